@@ -1,0 +1,118 @@
+// Package job holds what sparkrun understands of the command it was given: a
+// value, filled by ladder/trainer and passed on to preflight, the ladder and the
+// run's records. It imports nothing of ours.
+package job
+
+import "sort"
+
+// Knob names a training setting that a rung can turn.
+type Knob string
+
+// The knobs sparkrun knows by name. A user may tell it others with --knob; they
+// reach the command but no rung turns them.
+const (
+	SeqLen       Knob = "seq_len"         // tokens in one row: max_length, cutoff_len, block_size
+	Packing      Knob = "packing"         // true when rows are packed to seq_len
+	MicroBatch   Knob = "micro_batch"     // rows in one forward pass on one device
+	Accumulation Knob = "accumulation"    // micro-batches in one optimizer step
+	EvalBatch    Knob = "eval_batch"      // rows in one evaluation pass
+	LoadIn4Bit   Knob = "load_in_4bit"    // true for QLoRA
+	Method       Knob = "method"          // full, lora or qlora
+	LoRALR       Knob = "lora_lr"         // learning rate to take when method becomes lora
+	OutputDir    Knob = "output_dir"      // where the trainer saves
+	NumWorkers   Knob = "num_workers"     // data loader processes
+	LearningRate Knob = "learning_rate"   // never turned unasked
+	GlobalBatch  Knob = "global_batch"    // rows in one optimizer step, for trainers that fix it
+	DType        Knob = "dtype"           // of the weights: bfloat16, float32
+	ResumeFrom   Knob = "resume_from"     // checkpoint asked for
+	TruncPolicy  Knob = "truncation"      // what the trainer does with rows over seq_len
+	MaxSteps     Knob = "max_steps"       // optimizer steps in the whole run
+	SaveSteps    Knob = "save_steps"      // optimizer steps between checkpoints
+	GradCkpt     Knob = "grad_checkpoint" // activation checkpointing on
+)
+
+// Source says where the value of a knob comes from.
+type Source string
+
+// The sources, weakest last.
+const (
+	FromUser    Source = "user"    // --knob on sparkrun's own command line
+	FromArgv    Source = "argv"    // a flag of the command
+	FromConfig  Source = "config"  // the command's config file
+	FromDefault Source = "default" // the trainer's own default
+)
+
+// Setting is the value of one knob and where it stands.
+type Setting struct {
+	Value  string `json:"value"`
+	Source Source `json:"source"`
+	// Where is the flag, or FILE:LINE of the config, or the profile that
+	// states the default.
+	Where string `json:"where,omitempty"`
+}
+
+// Knobs maps a knob to its setting. A knob that is not known is not in it.
+type Knobs map[Knob]Setting
+
+// Clone returns a copy.
+func (k Knobs) Clone() Knobs {
+	c := make(Knobs, len(k))
+	for n, s := range k {
+		c[n] = s
+	}
+	return c
+}
+
+// Names returns the knobs in order of their name.
+func (k Knobs) Names() []Knob {
+	names := make([]Knob, 0, len(k))
+	for n := range k {
+		names = append(names, n)
+	}
+	sort.Slice(names, func(i, j int) bool { return names[i] < names[j] })
+	return names
+}
+
+// Container is set where the command is itself a container client.
+type Container struct {
+	// Engine is docker or podman; Verb run, exec or compose.
+	Engine string `json:"engine"`
+	Verb   string `json:"verb"`
+	// Image is the image named, or the container for exec; empty if it could
+	// not be told.
+	Image string `json:"image,omitempty"`
+}
+
+// Job is the command as sparkrun understands it.
+type Job struct {
+	// Argv is the command exactly as typed; Dir its working folder.
+	Argv []string `json:"argv"`
+	Dir  string   `json:"dir"`
+
+	// TrainerAt is the index in Argv of the first word of the trainer itself,
+	// behind prefixes such as env and python -u; the words from there on are
+	// the trainer's own and are the ones a rung changes.
+	TrainerAt int `json:"trainer_at"`
+	// Interpreter is the absolute path of the Python that will run the trainer,
+	// as found on the command's own PATH; empty when there is none or when it
+	// lives inside an image.
+	Interpreter string `json:"interpreter,omitempty"`
+	// Script is the path of the script, or of the module after -m with Module
+	// set; empty for other programs.
+	Script string `json:"script,omitempty"`
+	Module bool   `json:"module,omitempty"`
+	// ConfigFile is the trainer's config file named in Argv, as typed.
+	ConfigFile string `json:"config_file,omitempty"`
+
+	Container *Container `json:"container,omitempty"`
+	// Nodes is how many machines the command says it spans; 0 is not told.
+	Nodes int `json:"nodes,omitempty"`
+
+	// Profile names the trainer profile that recognised the command; empty when
+	// none did.
+	Profile string `json:"profile,omitempty"`
+	Knobs   Knobs  `json:"knobs"`
+	// Notes are sentences about what was not understood, to be said at the
+	// start and not at the first death.
+	Notes []string `json:"notes,omitempty"`
+}
