@@ -1,0 +1,79 @@
+package main
+
+import (
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sparkrun/ladder"
+)
+
+// completes gives a flag its values for <TAB>. It can only fail for a flag that
+// is not there, which a test would see.
+func completes(c *cobra.Command, flag string, f cobra.CompletionFunc) {
+	_ = c.RegisterFlagCompletionFunc(flag, f)
+}
+
+// fixed offers the choices that begin with what is typed, and no files.
+func fixed(choices ...cobra.Completion) cobra.CompletionFunc {
+	return func(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return beginning(choices, typed), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func folders(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveFilterDirs
+}
+
+func beginning(choices []cobra.Completion, typed string) []cobra.Completion {
+	return slices.DeleteFunc(slices.Clone(choices), func(c cobra.Completion) bool { return !strings.HasPrefix(c, typed) })
+}
+
+// completions offers the values of a run's flags.
+func (f *runFlags) completions(c *cobra.Command, e environment) {
+	completes(c, "drop-caches", fixed(
+		cobra.CompletionWithDesc("auto", "of the machine as root, else of the job's files"),
+		cobra.CompletionWithDesc("system", "of the whole machine"),
+		cobra.CompletionWithDesc("files", "of the files that the job had mapped"),
+		cobra.CompletionWithDesc("never", "leave the page cache alone"),
+	))
+	completes(c, "ladder", func(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		var names []cobra.Completion
+		for _, name := range ladder.Names() {
+			about := ""
+			if l, err := ladder.Load(name); err == nil {
+				about = l.About()
+			}
+			names = append(names, cobra.CompletionWithDesc(name, about))
+		}
+		// A ladder can be a file too: the shell offers those where no name fits.
+		return beginning(names, typed), cobra.ShellCompDirectiveDefault
+	})
+	rungs := func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		// The ladder may be named in the environment or in a settings file;
+		// whatever is wrong with those is told when the command is run.
+		if dir, err := os.Getwd(); err == nil {
+			_, _ = resolve(cmd.Flags(), e, dir)
+		}
+		l, err := ladder.Load(f.ladder)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		// Several may stand in one word: what is before the last comma stays.
+		before := typed[:strings.LastIndexByte(typed, ',')+1]
+		var names []cobra.Completion
+		for _, name := range l.RungNames() {
+			if !slices.Contains(strings.Split(before, ","), name) {
+				names = append(names, before+name)
+			}
+		}
+		return beginning(names, typed), cobra.ShellCompDirectiveNoFileComp
+	}
+	completes(c, "allow", rungs)
+	completes(c, "deny", rungs)
+	for _, flag := range []string{"runs-dir", "profiles", "cgroup"} {
+		completes(c, flag, folders)
+	}
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+)
+
+// newConfig prints every setting with where its value comes from.
+func newConfig(e environment) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "config",
+		Short: "Print every setting, its value and where the value comes from",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := os.Getwd()
+			if err != nil {
+				return fmt.Errorf("the working folder cannot be told: %w", err)
+			}
+			probe := &cobra.Command{}
+			var o runFlags
+			o.add(probe.Flags())
+			all, err := resolve(probe.Flags(), e, dir)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				rows := make([]map[string]string, 0, len(all))
+				for _, s := range all {
+					rows = append(rows, map[string]string{"name": s.name, "value": s.value, "from": s.from})
+				}
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(rows)
+			}
+			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			for _, s := range all {
+				fmt.Fprintf(w, "%s\t%s\t%s\n", s.name, s.value, s.from)
+			}
+			return w.Flush()
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+
+	"sparkrun/configs"
+	"sparkrun/internal/job"
+)
+
+// runFlags are the settings of a run, as flags.
+type runFlags struct {
+	name, runsDir, ladder, dropCaches, cgroup, thermalConfig, minFree string
+	interval, grace                                                   time.Duration
+	maxAttempts                                                       int
+	noRetry, exact, force, strict, noPreflight, noPTY, quiet          bool
+	allow, deny, knobs, profiles                                      []string
+}
+
+func (f *runFlags) add(set *pflag.FlagSet) {
+	set.StringVar(&f.name, "name", "", "name of the run (default: the script's base name)")
+	set.StringVar(&f.runsDir, "runs-dir", "", "folder for run folders (default ./sparkrun-runs)")
+	set.DurationVar(&f.interval, "interval", 30*time.Second, "time between rows of thermal.csv, at least 1s")
+	set.DurationVar(&f.grace, "grace", 30*time.Second, "time a stopped command has to end by itself")
+	set.StringVar(&f.ladder, "ladder", "spark", "ladder to go down: spark, preserving, or a file")
+	set.IntVar(&f.maxAttempts, "max-attempts", 8, "most attempts in one run")
+	set.BoolVar(&f.noRetry, "no-retry", false, "never try again; the verdict is given all the same")
+	set.BoolVar(&f.exact, "exact", false, "only changes that leave the training the same")
+	set.StringSliceVar(&f.allow, "allow", nil, "allow a rung that needs consent, as bf16-lora")
+	set.StringSliceVar(&f.deny, "deny", nil, "leave a rung out, as bf16-lora")
+	set.StringArrayVar(&f.knobs, "knob", nil, "tell a knob of the command, as seq_len=4096; {seq_len} in the command stands for it")
+	set.StringSliceVar(&f.profiles, "profiles", nil, "folder with trainer profiles of your own (*.yaml)")
+	set.StringVar(&f.dropCaches, "drop-caches", "auto", "page cache dropped between attempts: auto, system, files or never")
+	set.StringVar(&f.cgroup, "cgroup", "", "existing cgroup folder the command is put into (v1 memory or v2)")
+	set.StringVar(&f.minFree, "min-free", "2GiB", "disk space that the run's files leave free")
+	set.StringVar(&f.thermalConfig, "thermal-config", "", "file with throttle thresholds in place of the built-in ones")
+	set.BoolVar(&f.force, "force", false, "start although preflight says blocked")
+	set.BoolVar(&f.strict, "strict", false, "do not start on preflight warnings either")
+	set.BoolVar(&f.noPreflight, "no-preflight", false, "skip the checks")
+	set.BoolVar(&f.noPTY, "no-pty", false, "give the command a pipe instead of a terminal")
+	set.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing of our own but warnings and errors")
+}
+
+// origin says where a setting's value comes from.
+type origin struct{ name, value, from string }
+
+// resolve fills every flag that was not given from the environment, then
+// ./sparkrun.yaml, then the user's config.yaml. It returns where each value
+// comes from, in order of name.
+func resolve(f *pflag.FlagSet, e environment, dir string) ([]origin, error) {
+	local, err := readSettings(filepath.Join(dir, "sparkrun.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	user, err := readSettings(filepath.Join(configFolder(e), "config.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range []settings{local, user} {
+		for name := range s.values {
+			if f.Lookup(name) == nil || name == "help" {
+				return nil, fmt.Errorf("%s: no setting is called %q; \"sparkrun config\" lists them", s.path, name)
+			}
+		}
+	}
+	var out []origin
+	var firstErr error
+	f.VisitAll(func(fl *pflag.Flag) {
+		if fl.Name == "help" {
+			return
+		}
+		from := "built-in"
+		env := "SPARKRUN_" + strings.ToUpper(strings.ReplaceAll(fl.Name, "-", "_"))
+		set := func(values []string, where string) {
+			from = where
+			for _, v := range values {
+				if err := fl.Value.Set(v); err != nil && firstErr == nil {
+					firstErr = fmt.Errorf("%s: %q is no value for %s: %w", where, v, fl.Name, err)
+				}
+			}
+		}
+		switch {
+		case fl.Changed:
+			from = "flag --" + fl.Name
+		case e.getenv(env) != "":
+			set([]string{e.getenv(env)}, env)
+		case local.values[fl.Name] != nil:
+			set(local.values[fl.Name], local.path)
+		case user.values[fl.Name] != nil:
+			set(user.values[fl.Name], user.path)
+		}
+		out = append(out, origin{fl.Name, fl.Value.String(), from})
+	})
+	sort.Slice(out, func(i, j int) bool { return out[i].name < out[j].name })
+	return out, firstErr
+}
+
+// configFolder is where the user's own settings and profiles lie. It is called
+// sparkrun-train because another program owns the plain name.
+func configFolder(e environment) string {
+	base := e.getenv("XDG_CONFIG_HOME")
+	if base == "" || !filepath.IsAbs(base) {
+		base = filepath.Join(e.getenv("HOME"), ".config")
+	}
+	return filepath.Join(base, "sparkrun-train")
+}
+
+type settings struct {
+	path   string
+	values map[string][]string
+}
+
+// readSettings reads a settings file: flag names as keys; a list or a map (for
+// knob) where a flag may be given several times. A file that is not there, or
+// has comments only, sets nothing.
+func readSettings(path string) (settings, error) {
+	s := settings{path: path, values: map[string][]string{}}
+	data, err := configs.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
+		return s, fmt.Errorf("reading settings: %w", err)
+	}
+	if len(strings.TrimSpace(string(data))) == 0 {
+		return s, nil
+	}
+	var doc yaml.Node
+	if yaml.Unmarshal(data, &doc) == nil && doc.IsZero() {
+		return s, nil // nothing but comments
+	}
+	raw := map[string]yaml.Node{}
+	if err := configs.Decode(path, data, &raw); err != nil {
+		return s, err
+	}
+	for name, node := range raw {
+		words, err := settingWords(&node)
+		if err != nil {
+			return s, fmt.Errorf("%s:%d: %s: %w", path, node.Line, name, err)
+		}
+		if words != nil {
+			s.values[name] = words
+		}
+	}
+	return s, nil
+}
+
+// settingWords returns what stands in the file for a setting, word for word as
+// it would be typed behind the flag: 1e-4 stays 1e-4. Nil is a setting left
+// empty.
+func settingWords(n *yaml.Node) ([]string, error) {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	words := []string{}
+	switch n.Kind {
+	case yaml.SequenceNode:
+		for _, one := range n.Content {
+			word, err := settingWord(one)
+			if err != nil {
+				return nil, err
+			}
+			words = append(words, word)
+		}
+		return words, nil
+	case yaml.MappingNode:
+		// Decoded, so that merged maps count and a key that stands twice is told.
+		pairs := map[string]yaml.Node{}
+		if err := n.Decode(&pairs); err != nil {
+			return nil, errors.New(strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:")), " "))
+		}
+		for name, one := range pairs {
+			word, err := settingWord(&one)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			words = append(words, name+"="+word)
+		}
+		sort.Strings(words)
+		return words, nil
+	}
+	if n.Tag == "!!null" {
+		return nil, nil
+	}
+	return []string{n.Value}, nil
+}
+
+func settingWord(n *yaml.Node) (string, error) {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	switch {
+	case n.Kind != yaml.ScalarNode:
+		return "", errors.New("a list or a map has single values only, not lists and maps again")
+	case n.Tag == "!!null":
+		return "", errors.New("an entry is empty")
+	}
+	return n.Value, nil
+}
+
+// profileDirs returns the folders of the user's own trainer profiles. The one
+// beside the settings may be missing; one that was named must be there.
+func profileDirs(e environment, named []string) ([]string, error) {
+	dirs := []string{filepath.Join(configFolder(e), "trainers")}
+	for _, dir := range named {
+		info, err := os.Stat(dir)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, fmt.Errorf("--profiles %s: there is no such folder; it should hold trainer profiles (*.yaml)", dir)
+		case err != nil:
+			return nil, fmt.Errorf("--profiles: the folder cannot be looked at: %w", err)
+		case !info.IsDir():
+			return nil, fmt.Errorf("--profiles %s: it is no folder; name the one that the profiles lie in", dir)
+		}
+		dirs = append(dirs, dir)
+	}
+	return dirs, nil
+}
+
+// parseKnobs reads the NAME=VALUE pairs of --knob.
+func parseKnobs(pairs []string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, p := range pairs {
+		name, value, ok := strings.Cut(p, "=")
+		if !ok || name == "" || value == "" {
+			return nil, fmt.Errorf("--knob %s: write it as NAME=VALUE, as in --knob %s=4096", p, job.SeqLen)
+		}
+		for _, c := range name {
+			if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '_' {
+				return nil, fmt.Errorf("--knob %s: a knob's name has small letters, digits and _ only", p)
+			}
+		}
+		out[name] = value
+	}
+	return out, nil
+}
+
+// parseSize reads a number of bytes: 500MB, 2GiB, 1048576.
+func parseSize(s string) (uint64, error) {
+	units := []struct {
+		suffix string
+		factor float64
+	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"B", 1}, {"", 1}}
+	for _, u := range units {
+		num, ok := strings.CutSuffix(s, u.suffix)
+		if !ok {
+			continue
+		}
+		var v float64
+		var rest string
+		if n, _ := fmt.Sscanf(strings.TrimSpace(num)+" ", "%g%s", &v, &rest); n != 1 || !(v >= 0 && v <= 1e15) { // NaN too
+			break
+		}
+		return uint64(v * u.factor), nil
+	}
+	return 0, fmt.Errorf("%q is no size; write it as 2GiB or 500MB", s)
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sparkrun/supervisor"
+)
+
+func runRun(cmd *cobra.Command, args []string, f *runFlags, e environment) error {
+	if len(args) == 0 {
+		if cmd.Flags().NFlag() == 0 && cmd.ArgsLenAtDash() < 0 {
+			_ = cmd.Help()
+		}
+		return &exitError{supervisor.StatusError, "no command was given; write it behind --, as in: sparkrun -- python train.py"}
+	}
+	opts, err := f.options(cmd, args, e)
+	if err != nil {
+		return err
+	}
+	res, err := supervisor.Run(opts)
+	if err != nil {
+		return err
+	}
+	if res.Status != 0 {
+		return &exitError{status: res.Status} // the summary has said it
+	}
+	return nil
+}
+
+// options resolves every setting of a run.
+func (f *runFlags) options(cmd *cobra.Command, args []string, e environment) (supervisor.Options, error) {
+	var none supervisor.Options
+	dir, err := os.Getwd()
+	if err != nil {
+		return none, fmt.Errorf("the working folder cannot be told (was it removed?): %w", err)
+	}
+	if _, err := resolve(cmd.Flags(), e, dir); err != nil {
+		return none, err
+	}
+	knobs, err := parseKnobs(f.knobs)
+	if err != nil {
+		return none, err
+	}
+	minFree, err := parseSize(f.minFree)
+	if err != nil {
+		return none, fmt.Errorf("--min-free: %w", err)
+	}
+	o := supervisor.Options{
+		Argv: args, Dir: dir, Env: e.env,
+		Stdin: e.stdin, Stdout: e.stdout, Stderr: e.stderr,
+		Version: version(), Prog: progName(), Self: os.Args[1:],
+		Name: f.name, RunsDir: f.runsDir,
+		Interval: f.interval, Grace: f.grace,
+		Ladder: f.ladder, MaxAttempts: f.maxAttempts,
+		NoRetry: f.noRetry, Exact: f.exact,
+		Allow: f.allow, Deny: f.deny, Knobs: knobs,
+		Force: f.force, Strict: f.strict, NoPreflight: f.noPreflight,
+		NoPTY: f.noPTY, Quiet: f.quiet,
+		DropCaches: f.dropCaches, Cgroup: f.cgroup, MinFree: minFree,
+		ThermalConfig: f.thermalConfig,
+	}
+	if o.ProfileDirs, err = profileDirs(e, f.profiles); err != nil {
+		return none, err
+	}
+	switch {
+	case o.Interval < time.Second:
+		return none, fmt.Errorf("--interval %s: at least 1s (telemetry.csv has every second anyway)", o.Interval)
+	case o.Grace < 0:
+		return none, fmt.Errorf("--grace %s: not below zero", o.Grace)
+	case o.MaxAttempts < 1:
+		return none, fmt.Errorf("--max-attempts %d: at least 1 (--no-retry is another way to say 1)", o.MaxAttempts)
+	}
+	switch o.DropCaches {
+	case "auto", "system", "files", "never":
+	default:
+		return none, fmt.Errorf("--drop-caches %s: one of auto, system, files, never", o.DropCaches)
+	}
+	if o.Exe, err = os.Executable(); err != nil {
+		return none, fmt.Errorf("sparkrun cannot find its own binary: %w", err)
+	}
+	return o, nil
+}

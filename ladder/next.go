@@ -1,0 +1,275 @@
+package ladder
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"sparkrun/internal/job"
+	"sparkrun/ladder/trainer"
+)
+
+// turned are the knobs that a ladder changes. Output folder and resume are the
+// supervisor's.
+var turned = []job.Knob{
+	job.SeqLen, job.MicroBatch, job.Accumulation, job.EvalBatch, job.GradCkpt, job.Method, job.LoadIn4Bit, job.LearningRate,
+}
+
+// defaultMaxAttempts holds where the situation names no limit.
+const defaultMaxAttempts = 8
+
+// WantsDrop says whether caches are to be dropped before Next is asked again
+// with what that freed: before every retry after an out-of-memory death, since
+// each attempt has filled the page cache anew.
+func (l Ladder) WantsDrop(s Situation) bool {
+	if _, settled := l.settle(s); settled {
+		return false
+	}
+	return s.CanDrop && l.dropRung(s) != ""
+}
+
+// dropRung names the rung that drops caches, "" if there is none or it is
+// denied.
+func (l Ladder) dropRung(s Situation) string {
+	for _, r := range l.rungs {
+		if slices.Contains(r.Does, dropCaches) && !s.Deny[r.Name] {
+			return r.Name
+		}
+	}
+	return ""
+}
+
+// Next decides what follows the last attempt of the situation. It is pure: the
+// same situation gives the same decision. Where trainer.Rewrite then refuses the
+// changes, the last of Rungs belongs into Deny and Next is asked again.
+func (l Ladder) Next(s Situation) Decision {
+	if d, settled := l.settle(s); settled {
+		return d
+	}
+	st := newState(s)
+	var (
+		notes   []Note
+		advice  []string
+		carried []string
+		said    []string
+	)
+	for _, r := range l.rungs {
+		if s.Deny[r.Name] {
+			notes = append(notes, Note{r.Name, refused, "--deny " + r.Name})
+			continue
+		}
+		if slices.Contains(r.Does, dropCaches) {
+			alone, why := l.drop(s)
+			if s.Drop != nil && s.Drop.Done {
+				carried = append(carried, r.Name)
+				said = append(said, why)
+			}
+			if alone {
+				return st.retry(carried, nil, why, notes)
+			}
+			kind := notApplicable
+			if s.Drop == nil || !s.Drop.Done {
+				kind = refused
+			}
+			notes = append(notes, Note{r.Name, kind, why})
+			continue
+		}
+		for _, a := range r.Does {
+			t := st.do(a, r)
+			if t.ok() {
+				return st.retry(append(carried, r.Name), t.step, strings.Join(append(said, t.why), "; "), notes)
+			}
+			t.note.Rung = r.Name
+			notes = append(notes, t.note)
+			if t.advice != "" {
+				advice = append(advice, t.advice)
+			}
+		}
+	}
+	d := Decision{Act: "stop", Notes: notes, Knobs: st.now, Status75: allOOM(s.Past)}
+	last := s.Past[len(s.Past)-1]
+	switch {
+	case !turnable(s.Job):
+		d.Stop = "no-rungs"
+		d.Why = "no setting of this command is known to sparkrun, so nothing can be made smaller"
+		d.Advice = append(d.Advice, "tell sparkrun where length and batch go, as in: sparkrun --knob seq_len=4096 --knob micro_batch=8 --knob accumulation=1 -- COMMAND --len {seq_len} --bs {micro_batch} --accum {accumulation}")
+	case last.Phase == phaseLoad:
+		d.Stop = "nothing-left"
+		d.Why = "it died while loading the model, where neither length nor batch nor method helps"
+		d.Advice = append(d.Advice, "close what else uses memory, load without a second copy in host memory (low_cpu_mem_usage, mmap), or take a smaller or quantised model")
+	case last.Phase == phaseEval:
+		d.Stop = "nothing-left"
+		d.Why = "it died in evaluation, and the evaluation batch cannot be made smaller"
+		d.Advice = append(d.Advice, "evaluate on fewer or shorter rows, or without collecting the logits")
+	default:
+		d.Stop = "used-up"
+		d.Why = "the ladder is used up: every rung was taken, refused or cannot help"
+		d.Advice = append(advice, "take a smaller model, or spread this one over more machines")
+	}
+	return d
+}
+
+// settle answers everything that does not depend on the rungs. It is false
+// where the rungs decide.
+func (l Ladder) settle(s Situation) (Decision, bool) {
+	stop := func(name, why string) (Decision, bool) {
+		return Decision{Act: "stop", Stop: name, Why: why, Knobs: newState(s).now}, true
+	}
+	if len(s.Past) == 0 {
+		return stop("success", "nothing has run yet")
+	}
+	last := s.Past[len(s.Past)-1]
+	switch last.Answer {
+	case AnswerSuccess, "":
+		return stop("success", "the command succeeded")
+	case AnswerOOM, AnswerUnsure:
+	default:
+		return stop("not-oom", "the death was not a matter of memory, so the ladder does not retry it")
+	}
+	if s.NoRetry {
+		return stop("no-retry", "retries are off (--no-retry)")
+	}
+	if c := s.Job.Container; c != nil {
+		return stop("no-rungs", fmt.Sprintf("the training runs inside a container of %s, whose settings and processes this version does not reach: no retry", c.Engine))
+	}
+	if s.Job.Nodes > 1 {
+		return stop("no-rungs", fmt.Sprintf("the job spans %d machines, and all of them would have to change together: no retry", s.Job.Nodes))
+	}
+	limit := s.MaxAttempts
+	if limit <= 0 {
+		limit = defaultMaxAttempts
+	}
+	if len(s.Past) >= limit {
+		d, _ := stop("max-attempts", fmt.Sprintf("%d attempts were made, the most allowed (--max-attempts)", len(s.Past)))
+		d.Status75 = allOOM(s.Past)
+		return d, true
+	}
+	if last.Answer == AnswerUnsure {
+		for _, p := range s.Past[:len(s.Past)-1] {
+			if p.Answer == AnswerUnsure {
+				return stop("unsure-again", "for the second time it is not certain that memory was the reason")
+			}
+		}
+		return newState(s).retry(nil, nil, "it is not certain that memory was the reason: one retry with the same settings", nil), true
+	}
+	advice, ok := l.rules.NoRungKinds[last.Kind]
+	if !ok {
+		return Decision{}, false
+	}
+	if last.Kind == "co-tenant" && (len(s.Past) < 2 || s.Past[len(s.Past)-2].Kind != last.Kind) {
+		return newState(s).retry(nil, nil, "another process took the memory, so no rung is spent: the same settings again when memory is back", nil), true
+	}
+	d, _ := stop("not-memory", "no rung helps against this: "+advice)
+	d.Advice = []string{advice}
+	for _, r := range l.rungs {
+		d.Notes = append(d.Notes, Note{r.Name, notApplicable, "no setting of the ladder acts on a death of kind " + last.Kind})
+	}
+	return d, true
+}
+
+func newState(s Situation) *state {
+	st := &state{s: s, now: s.Job.Knobs.Clone()}
+	length := st.number(job.SeqLen)
+	for _, p := range s.Past {
+		if p.Knobs != nil {
+			st.now = p.Knobs.Clone()
+		}
+		n := st.number(job.SeqLen)
+		if n > 0 && n < length {
+			st.halved++
+		}
+		length = n
+	}
+	if len(s.Past) > 0 {
+		st.phase = s.Past[len(s.Past)-1].Phase
+	}
+	return st
+}
+
+// retry is the decision to start again with a step down, or with none.
+func (st *state) retry(rungs []string, step []trainer.Change, why string, notes []Note) Decision {
+	knobs := st.now.Clone()
+	for _, c := range step {
+		set := knobs[c.Knob]
+		set.Value = c.To
+		knobs[c.Knob] = set
+	}
+	d := Decision{Act: "retry", Rungs: rungs, Step: step, Knobs: knobs, Why: why, Notes: notes}
+	for _, k := range turned {
+		from, to := st.s.Job.Knobs[k].Value, knobs[k].Value
+		if from == to {
+			continue
+		}
+		c := trainer.Change{Knob: k, From: from, To: to, Reason: "from an earlier rung"}
+		for _, fresh := range step {
+			if fresh.Knob == k {
+				c.Reason = fresh.Reason
+			}
+		}
+		d.Changes = append(d.Changes, c)
+	}
+	return d
+}
+
+// drop says whether the drop that was made earns an attempt of its own, and
+// what came of it.
+func (l Ladder) drop(s Situation) (alone bool, why string) {
+	d := s.Drop
+	switch {
+	case d == nil && !s.CanDrop:
+		return false, "caches are not to be dropped (--drop-caches never)"
+	case d == nil:
+		return false, "caches were not dropped"
+	case !d.Done:
+		return false, "caches were not dropped: " + orUnknown(d.Err)
+	}
+	freed := float64(d.FreedKiB) / (1 << 20)
+	what := fmt.Sprintf("dropping caches freed %s GiB", strconv.FormatFloat(max(freed, 0), 'f', 1, 64))
+	if d.How == "files" {
+		what = strings.Replace(what, "dropping caches", "dropping this job's files from the cache", 1)
+	}
+	last := s.Past[len(s.Past)-1]
+	name := l.dropRung(s)
+	// One at the start, and one more after each death that left a new
+	// checkpoint behind to go on from.
+	tried := false
+	for _, p := range s.Past {
+		tried = tried || len(p.Rungs) == 1 && p.Rungs[0] == name
+	}
+	short := time.Duration(l.rules.Drop.ShortAttemptMin * float64(time.Minute))
+	switch {
+	case tried && !(last.Progressed && s.CanResume):
+		return false, what + ", which did not help by itself before"
+	case freed < l.rules.Drop.MinFreedGiB:
+		return false, what + ", too little for an attempt of its own"
+	case d.MissingKiB.OK && float64(d.FreedKiB) < d.MissingKiB.V:
+		return false, what + fmt.Sprintf(", less than the %.1f GiB that were missing", d.MissingKiB.V/(1<<20))
+	case last.Duration >= short && !s.CanResume:
+		return false, what + fmt.Sprintf(", but the attempt ran %s and cannot resume, so the next one does more", last.Duration.Round(time.Minute))
+	}
+	if s.CanResume && last.Progressed {
+		return true, what + ": resuming with the same settings"
+	}
+	return true, what + ": the same settings again"
+}
+
+// turnable says whether the job has any setting that a rung could turn.
+func turnable(j job.Job) bool {
+	for _, k := range []job.Knob{job.SeqLen, job.MicroBatch, job.Method, job.GradCkpt} {
+		if j.Knobs[k].Value != "" {
+			return true
+		}
+	}
+	return false
+}
+
+func allOOM(past []Past) bool {
+	for _, p := range past {
+		if p.Answer != AnswerOOM {
+			return false
+		}
+	}
+	return len(past) > 0
+}

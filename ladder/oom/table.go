@@ -1,0 +1,346 @@
+package oom
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
+
+	"sparkrun/configs"
+)
+
+// role says what a matching line can mean; see configs/oom.yaml.
+type role string
+
+const (
+	roleFatal       role = "fatal"
+	roleMention     role = "mention"
+	roleWarning     role = "warning"
+	roleWeak        role = "weak"
+	roleVeto        role = "veto"
+	roleOther       role = "other"
+	roleConsequence role = "consequence"
+	roleCleanup     role = "cleanup"
+	roleHandled     role = "handled"
+	roleLauncher    role = "launcher"
+	roleIgnore      role = "ignore"
+	roleFinished    role = "finished"
+)
+
+// rx is a regular expression that remembers the line it was written on, so that
+// an error found after decoding can still name it.
+type rx struct {
+	*regexp.Regexp
+	line int
+}
+
+// UnmarshalYAML compiles the expression.
+func (r *rx) UnmarshalYAML(n *yaml.Node) error {
+	var s string
+	if err := n.Decode(&s); err != nil {
+		return err
+	}
+	re, err := regexp.Compile(s)
+	if err != nil {
+		return fmt.Errorf("line %d: %w", n.Line, err)
+	}
+	r.Regexp, r.line = re, n.Line
+	return nil
+}
+
+// pattern is one entry of the table.
+type pattern struct {
+	ID     string `yaml:"id"`
+	Role   role   `yaml:"role"`
+	What   string `yaml:"what"`
+	Re     rx     `yaml:"re"`
+	Kind   string `yaml:"kind"`
+	Reason string `yaml:"reason"`
+	// Scope is of a veto: line, burst or weak.
+	Scope string `yaml:"scope"`
+	// Needs and With are of a weak sign: which samples confirm it, which second
+	// pattern makes it count. Likely says that without samples it is still more
+	// likely than not.
+	Needs  string `yaml:"needs"`
+	With   string `yaml:"with"`
+	Likely bool   `yaml:"likely"`
+	// Explains names patterns that mean nothing of their own beside this one.
+	Explains []string `yaml:"explains"`
+	// Bare marks tools that print no traceback.
+	Bare bool `yaml:"bare"`
+	// Kill marks reports of a kill: a death by SIGKILL confirms them.
+	Kill bool `yaml:"kill"`
+	Soft bool `yaml:"soft"`
+	// Cleanup marks a weak sign that is no cause when something stands before it.
+	Cleanup bool     `yaml:"cleanup"`
+	Case    []string `yaml:"case"`
+	Not     []string `yaml:"not"`
+}
+
+// kernelPattern is one record of the kernel or of a daemon.
+type kernelPattern struct {
+	ID      string   `yaml:"id"`
+	Kind    string   `yaml:"kind"`
+	What    string   `yaml:"what"`
+	Re      rx       `yaml:"re"`
+	Ours    bool     `yaml:"ours"`    // can only be about this job
+	Hint    bool     `yaml:"hint"`    // needs a death and low memory beside it
+	Against bool     `yaml:"against"` // says that it was something else
+	Case    []string `yaml:"case"`
+	Not     []string `yaml:"not"`
+}
+
+type prefix struct {
+	What      string `yaml:"what"`
+	Re        rx     `yaml:"re"`
+	KeepEmpty bool   `yaml:"keep_empty"` // leave the line alone if nothing would remain
+	Case      struct {
+		In     string `yaml:"in"`
+		Out    string `yaml:"out"`
+		Stream string `yaml:"stream"`
+	} `yaml:"case"`
+	first [256]bool // bytes the expression can begin with
+	must  string    // text without letters that is in every match, if there is one
+}
+
+type sizePattern struct {
+	Name string `yaml:"name"`
+	Re   rx     `yaml:"re"`
+	Unit string `yaml:"unit"` // where the number stands without one
+	Add  bool   `yaml:"add"`
+}
+
+type phasePattern struct {
+	Phase Phase `yaml:"phase"`
+	Re    rx    `yaml:"re"`
+}
+
+type progressPattern struct {
+	Re rx `yaml:"re"`
+	// First: the first sighting is an advance too. Always: every sighting is.
+	// Never: none is, whatever later patterns say.
+	First  bool `yaml:"first"`
+	Always bool `yaml:"always"`
+	Never  bool `yaml:"never"`
+}
+
+type adviceEntry struct {
+	Kinds []string `yaml:"kinds"`
+	When  string   `yaml:"when"`
+	Phase Phase    `yaml:"phase"`
+	Text  string   `yaml:"text"`
+}
+
+// file is the form of configs/oom.yaml.
+type file struct {
+	Prefixes      []prefix          `yaml:"prefixes"`
+	Opaque        []string          `yaml:"opaque"`
+	CleanupFrames []phaseless       `yaml:"cleanup_frames"`
+	Patterns      []pattern         `yaml:"patterns"`
+	Kernel        []kernelPattern   `yaml:"kernel"`
+	Sizes         []sizePattern     `yaml:"sizes"`
+	Phases        []phasePattern    `yaml:"phases"`
+	PhaseLines    []phasePattern    `yaml:"phase_lines"`
+	Progress      []progressPattern `yaml:"progress"`
+	Advice        []adviceEntry     `yaml:"advice"`
+}
+
+type phaseless struct {
+	Re rx `yaml:"re"`
+}
+
+// Table is configs/oom.yaml, compiled. It does not change and may be shared.
+type Table struct {
+	file
+	byID   map[string]*pattern
+	opaque map[string]bool
+	pre    *prefilter
+	steps  *prefilter // of the progress patterns
+}
+
+// Load reads the built-in table, then the extra files: an entry with a known id
+// takes the place of the built-in one, everything else is added before the
+// built-in entries, so that it is tried first. Errors name the file and the line.
+func Load(extra ...string) (*Table, error) {
+	t := &Table{}
+	if err := configs.BuiltIn("oom.yaml", &t.file); err != nil {
+		return nil, err
+	}
+	if err := t.check("configs/oom.yaml"); err != nil {
+		return nil, err
+	}
+	for _, path := range extra {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("reading the signature file: %w", err)
+		}
+		var f file
+		if err := configs.Decode(path, data, &f); err != nil {
+			return nil, err
+		}
+		t.merge(f)
+		if err := t.check(path); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+func (t *Table) merge(f file) {
+	added := f.Patterns[:0:0]
+next:
+	for _, p := range f.Patterns {
+		for i := range t.Patterns {
+			if t.Patterns[i].ID == p.ID {
+				t.Patterns[i] = p
+				continue next
+			}
+		}
+		added = append(added, p)
+	}
+	t.Patterns = append(added, t.Patterns...)
+	t.Prefixes = append(f.Prefixes, t.Prefixes...)
+	t.Opaque = append(f.Opaque, t.Opaque...)
+	t.CleanupFrames = append(f.CleanupFrames, t.CleanupFrames...)
+	t.Kernel = append(f.Kernel, t.Kernel...)
+	t.Sizes = append(f.Sizes, t.Sizes...)
+	t.Phases = append(f.Phases, t.Phases...)
+	t.PhaseLines = append(f.PhaseLines, t.PhaseLines...)
+	t.Progress = append(f.Progress, t.Progress...)
+	t.Advice = append(f.Advice, t.Advice...)
+}
+
+// check validates what the YAML decoder cannot and builds the derived tables.
+func (t *Table) check(name string) error {
+	fail := func(line int, format string, args ...any) error {
+		return fmt.Errorf("%s:%d: %w", name, line, fmt.Errorf(format, args...))
+	}
+	t.byID = make(map[string]*pattern, len(t.Patterns))
+	lits := make([][]string, len(t.Patterns))
+	for i := range t.Patterns {
+		p := &t.Patterns[i]
+		if p.Re.Regexp == nil {
+			return fail(1, "pattern %q has no re", p.ID)
+		}
+		if p.ID == "" || t.byID[p.ID] != nil {
+			return fail(p.Re.line, "pattern id %q is empty or used twice", p.ID)
+		}
+		t.byID[p.ID] = p
+		if err := p.check(); err != nil {
+			return fail(p.Re.line, "pattern %s: %w", p.ID, err)
+		}
+		lits[i] = literals(p.Re.String())
+		if shortest(lits[i]) < 3 {
+			return fail(p.Re.line, "pattern %s: every alternative needs literal text of three letters or more", p.ID)
+		}
+	}
+	for _, p := range t.byID {
+		if p.With != "" && t.byID[p.With] == nil {
+			return fail(p.Re.line, "pattern %s: there is no pattern %s", p.ID, p.With)
+		}
+	}
+	for i := range t.Kernel {
+		k := &t.Kernel[i]
+		if k.Re.Regexp == nil || k.Kind == "" {
+			return fail(k.Re.line, "kernel pattern %q needs re and kind", k.ID)
+		}
+	}
+	for i := range t.Prefixes {
+		p := &t.Prefixes[i]
+		if p.Re.Regexp == nil {
+			return fail(1, "prefix %q has no re", p.What)
+		}
+		if !strings.HasPrefix(p.Re.String(), "^") {
+			return fail(p.Re.line, "prefix %q must begin with ^", p.What)
+		}
+		p.first = firstBytes(p.Re.String())
+		if l := literals(p.Re.String()); len(l) == 1 && strings.IndexFunc(l[0], unicode.IsLetter) < 0 {
+			p.must = l[0]
+		}
+	}
+	for _, s := range t.Sizes {
+		if s.Re.Regexp == nil || s.Re.NumSubexp() != 1 {
+			return fail(s.Re.line, "size %s: one group is needed, around the number", s.Name)
+		}
+	}
+	for _, ps := range [][]phasePattern{t.Phases, t.PhaseLines} {
+		for _, p := range ps {
+			if p.Re.Regexp == nil || !knownPhase(p.Phase) {
+				return fail(p.Re.line, "phase %q: the phases are load, train, eval, save, optimizer-init", p.Phase)
+			}
+		}
+	}
+	stepLits := make([][]string, len(t.Progress))
+	for i, p := range t.Progress {
+		if p.Re.Regexp == nil || (!p.Always && !p.Never && p.Re.SubexpIndex("n") < 0) {
+			return fail(p.Re.line, "a progress pattern needs a group n, or always")
+		}
+		if stepLits[i] = literals(p.Re.String()); stepLits[i] == nil {
+			return fail(p.Re.line, "a progress pattern needs some literal text")
+		}
+	}
+	for _, c := range t.CleanupFrames {
+		if c.Re.Regexp == nil {
+			return fail(1, "a cleanup frame has no re")
+		}
+	}
+	for _, a := range t.Advice {
+		if a.When != "" && conditions[a.When] == nil {
+			return fail(1, "advice %q: there is no condition %q", a.Text, a.When)
+		}
+	}
+	t.opaque = make(map[string]bool, len(t.Opaque))
+	for _, o := range t.Opaque {
+		t.opaque[o] = true
+	}
+	t.pre = newPrefilter(lits, pythonTexts)
+	t.steps = newPrefilter(stepLits, nil)
+	return nil
+}
+
+func (p *pattern) check() error {
+	switch p.Role {
+	case roleFatal, roleMention, roleWarning:
+		if p.Kind == "" {
+			return errors.New("a kind is needed")
+		}
+	case roleWeak:
+		switch p.Needs {
+		case "host", "gpu", "shm", "never":
+		default:
+			return fmt.Errorf("needs is %q; it is host, gpu, shm or never", p.Needs)
+		}
+		if p.Kind == "" {
+			return errors.New("a kind is needed")
+		}
+	case roleVeto:
+		switch p.Scope {
+		case "line", "burst", "weak":
+		default:
+			return fmt.Errorf("scope is %q; it is line, burst or weak", p.Scope)
+		}
+		if p.Reason == "" {
+			return errors.New("a reason is needed")
+		}
+	case roleOther:
+		if p.Reason == "" {
+			return errors.New("a reason is needed")
+		}
+	case roleConsequence, roleCleanup, roleHandled, roleLauncher, roleIgnore, roleFinished:
+	default:
+		return fmt.Errorf("there is no role %q", p.Role)
+	}
+	return nil
+}
+
+func knownPhase(p Phase) bool {
+	switch p {
+	case PhaseLoad, PhaseTrain, PhaseEval, PhaseSave, PhaseOptimizer:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,229 @@
+package sampler
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// notes collects what a file says about itself.
+type notes struct {
+	mu   sync.Mutex
+	errs []error
+	// wrote is sent to at every write that worked, failed at every other.
+	wrote, failed chan struct{}
+	dropped       int
+}
+
+func newNotes() *notes {
+	return &notes{wrote: make(chan struct{}, 10_000), failed: make(chan struct{}, 10_000)}
+}
+
+func (n *notes) note(_ string, kind trouble, err error, dropped int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.dropped += dropped
+	if err != nil {
+		n.errs = append(n.errs, err)
+	}
+	if kind != troubleWrite {
+		return
+	}
+	if err == nil {
+		n.wrote <- struct{}{}
+	} else {
+		n.failed <- struct{}{}
+	}
+}
+
+// receive waits for a gate.
+func receive(t *testing.T, what string, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(10 * time.Second):
+		t.Fatalf("no %s within 10 s", what)
+	}
+}
+
+func finish(t *testing.T, f *csvFile) {
+	t.Helper()
+	f.close()
+	receive(t, "end of the file", f.synced)
+}
+
+func content(t *testing.T, elem ...string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(elem...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestFileBeginsWithTheHeaderOnce(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ before, want string }{
+		"new":           {"", "a,b\n1,2\n"},
+		"taken over":    {"a,b\n0,1\n", "a,b\n0,1\n1,2\n"},
+		"torn by crash": {"a,b\n0,1\n0.5,", "a,b\n0,1\n0.5,\n1,2\n"},
+	} {
+		dir := t.TempDir()
+		if c.before != "" {
+			if err := os.WriteFile(filepath.Join(dir, "x.csv"), []byte(c.before), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f := newCSVFile(dir, "x.csv", []byte("a,b\n"), newNotes().note)
+		f.row([]byte("1,2\n"))
+		finish(t, f)
+		if got := content(t, dir, "x.csv"); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		f.row([]byte("after the end\n"))
+	}
+}
+
+func TestFilesAreForTheOwnerOnly(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	f := newCSVFile(dir, "x.csv", nil, newNotes().note)
+	f.row([]byte("1\n"))
+	finish(t, f)
+	info, err := os.Stat(filepath.Join(dir, "x.csv"))
+	if err != nil || info.Mode() != 0o600 {
+		t.Errorf("mode %v, error %v", info.Mode(), err)
+	}
+}
+
+func TestAFullFileIsPutAside(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	n := newNotes()
+	f := newCSVFile(dir, "t.csv", []byte("h\n"), n.note)
+	f.partBytes = 8
+	if err := os.WriteFile(filepath.Join(dir, "t.001.csv"), []byte("somebody's\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 6 {
+		f.row(fmt.Appendf(nil, "%d\n", i))
+		receive(t, "row", n.wrote)
+	}
+	finish(t, f)
+	for name, want := range map[string]string{
+		"t.001.csv": "somebody's\n", "t.002.csv": "h\n0\n1\n2\n", "t.csv": "h\n3\n4\n5\n",
+	} {
+		if got := content(t, dir, name); got != want {
+			t.Errorf("%s = %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestAFileThatCannotBeMadeIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "gone")
+	n := newNotes()
+	f := newCSVFile(dir, "x.csv", []byte("h\n"), n.note)
+	f.row([]byte("1\n"))
+	receive(t, "failure", n.failed)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f.row([]byte("2\n"))
+	receive(t, "row", n.wrote)
+	finish(t, f)
+	if got := content(t, dir, "x.csv"); got != "h\n1\n2\n" {
+		t.Errorf("content %q", got)
+	}
+}
+
+func TestAFullDiskTearsNoLine(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("needs root to mount a small file system: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	n := newNotes()
+	f := newCSVFile(dir, "x.csv", []byte("header\n"), n.note)
+	// A row longer than a page is cut in the middle by the full disk.
+	row := func(i int) []byte { return fmt.Appendf(nil, "%04d,%s\n", i, strings.Repeat("x", 4500)) }
+	rows := 0
+	for full := false; !full; rows++ {
+		f.row(row(rows))
+		select {
+		case <-n.wrote:
+		case <-n.failed:
+			full = true
+		case <-time.After(10 * time.Second):
+			t.Fatal("the disk is never full")
+		}
+		if rows > 100 {
+			t.Fatal("64 KiB take no end of rows")
+		}
+	}
+	n.mu.Lock()
+	if !errors.Is(n.errs[0], unix.ENOSPC) {
+		t.Errorf("error %v", n.errs[0])
+	}
+	n.mu.Unlock()
+	if got := content(t, dir, "x.csv"); strings.HasSuffix(got, "\n") {
+		t.Error("the disk was full at the end of a row: this tests nothing")
+	}
+	for range 3 {
+		f.row(row(rows))
+		rows++
+		receive(t, "failure", n.failed)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	f.row(row(rows))
+	rows++
+	receive(t, "row", n.wrote)
+	finish(t, f)
+	want := []byte("header\n")
+	for i := range rows {
+		want = append(want, row(i)...)
+	}
+	if got := content(t, dir, "x.csv"); got != string(want) {
+		t.Errorf("%d bytes in the file, want %d", len(got), len(want))
+	}
+}
+
+func TestRowsThatWaitTooLongAreDroppedWhole(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "gone")
+	n := newNotes()
+	f := newCSVFile(dir, "x.csv", []byte("h\n"), n.note)
+	for i := range pendingRows + 10 {
+		f.row(fmt.Appendf(nil, "%d\n", i))
+		receive(t, "failure", n.failed)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	finish(t, f)
+	got := content(t, dir, "x.csv")
+	if lines := strings.Split(strings.TrimSpace(got), "\n"); lines[0] != "h" || lines[1] != "10" || len(lines) != pendingRows+1 {
+		t.Errorf("%d lines from %q, %q", len(lines), lines[0], lines[1])
+	}
+	if n.dropped != 10 {
+		t.Errorf("%d rows counted as lost", n.dropped)
+	}
+}
+
+func TestTelemetryRowsAreCSV(t *testing.T) {
+	t.Parallel()
+	if got := csvRow([]string{"a", "", `b "c", d`}); !bytes.Equal(got, []byte("a,,\"b \"\"c\"\", d\"\n")) {
+		t.Errorf("row %q", got)
+	}
+}

@@ -1,0 +1,206 @@
+// Package kmsg follows the kernel log, where the kernel says whom it killed for
+// want of memory and what its NVIDIA driver complains about. It owns the two
+// ways to that log, /dev/kmsg and journalctl, and reads nothing older than the
+// moment it was opened.
+package kmsg
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sparkrun/internal/sample"
+)
+
+const device = "/dev/kmsg"
+
+// maxRecord is the kernel's own limit of one record (CONSOLE_EXT_LOG_MAX); a
+// smaller buffer makes read fail with EINVAL.
+const maxRecord = 8192
+
+// Log is the kernel log from the moment it was opened. Follow it once.
+type Log struct {
+	source string
+	file   *os.File
+	// journal is the journalctl process when /dev/kmsg cannot be read.
+	journal *exec.Cmd
+	stdout  io.ReadCloser
+	stderr  bytes.Buffer
+}
+
+// Open opens the kernel log at its end: /dev/kmsg, which needs root or
+// CAP_SYSLOG on most machines, else journalctl, which members of the groups adm
+// and systemd-journal may read. Its error names what is missing of both.
+func Open() (*Log, error) { return open(device, "journalctl") }
+
+func open(path, journalctl string) (*Log, error) {
+	f, err := openDevice(path)
+	if err == nil {
+		return &Log{source: "kmsg", file: f}, nil
+	}
+	l, jerr := openJournal(journalctl)
+	if jerr != nil {
+		return nil, fmt.Errorf("no kernel log: %w; %w", err, jerr)
+	}
+	return l, nil
+}
+
+func openDevice(path string) (*os.File, error) {
+	// O_NONBLOCK hands the file to Go's poller, so that Close ends a read.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		return nil, fmt.Errorf("%w (reading it needs root or CAP_SYSLOG)", err)
+	case err != nil:
+		return nil, err
+	}
+	if _, err := f.Seek(0, io.SeekEnd); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("going to the end of the kernel log: %w", err)
+	}
+	return f, nil
+}
+
+func openJournal(name string) (*Log, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return nil, fmt.Errorf("and there is no %s to read it instead: %w", name, err)
+	}
+	l := &Log{source: "journal"}
+	l.journal = exec.Command(path, "-k", "-f", "-o", "short-monotonic", "-n", "0", "--no-pager")
+	l.journal.Env = append(os.Environ(), "LC_ALL=C")
+	l.journal.Stderr = &l.stderr
+	// In a group of its own, or Ctrl-C at the terminal would end it.
+	l.journal.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	l.journal.WaitDelay = time.Second
+	if l.stdout, err = l.journal.StdoutPipe(); err != nil {
+		return nil, fmt.Errorf("and %s cannot be started: %w", path, err)
+	}
+	if err := l.journal.Start(); err != nil {
+		return nil, fmt.Errorf("and %s cannot be started: %w", path, err)
+	}
+	return l, nil
+}
+
+// Close closes a log that is not followed; Follow closes its own.
+func (l *Log) Close() {
+	if l.file != nil {
+		l.file.Close()
+		return
+	}
+	_ = l.journal.Process.Kill()
+	_ = l.journal.Wait()
+}
+
+// Source is "kmsg" or "journal".
+func (l *Log) Source() string { return l.source }
+
+// Follow emits every record until ctx ends, which is no error, and then closes
+// the log. lost, if not nil, hears how many records the kernel overwrote before
+// they could be read.
+func (l *Log) Follow(ctx context.Context, emit func(sample.KernelLine), lost func(records uint64)) error {
+	var err error
+	if l.file != nil {
+		err = l.followDevice(ctx, emit, lost)
+	} else {
+		err = l.followJournal(ctx, emit)
+	}
+	if ctx.Err() == nil {
+		return err
+	}
+	return nil // ended because it was asked to
+}
+
+// Follow opens the kernel log and emits every record from now on until ctx
+// ends, which is no error.
+func Follow(ctx context.Context, emit func(sample.KernelLine)) error {
+	l, err := Open()
+	if err != nil {
+		return err
+	}
+	return l.Follow(ctx, emit, nil)
+}
+
+func (l *Log) followDevice(ctx context.Context, emit func(sample.KernelLine), lost func(uint64)) error {
+	defer l.file.Close()
+	defer context.AfterFunc(ctx, func() { l.file.Close() })()
+	var next uint64
+	tooLong := 0
+	buf := make([]byte, maxRecord)
+	for {
+		n, err := l.file.Read(buf)
+		switch {
+		case errors.Is(err, unix.EPIPE):
+			// The ring has overtaken us; the next read is at its new start, and
+			// the gap in the sequence numbers tells how much is gone.
+			continue
+		case errors.Is(err, unix.EINVAL) && tooLong < 100:
+			// A record longer than the kernel's own limit: the kernel has
+			// already stepped over it. Many in a row mean something else.
+			tooLong++
+			continue
+		case err != nil:
+			return fmt.Errorf("reading the kernel log: %w", err)
+		}
+		tooLong = 0
+		r, ok := parse(buf[:n])
+		if !ok {
+			continue
+		}
+		if next != 0 && r.seq > next && lost != nil {
+			lost(r.seq - next)
+		}
+		next = r.seq + 1
+		boot := r.mono + suspended()
+		for line := range strings.SplitSeq(r.text, "\n") {
+			emit(sample.KernelLine{Boot: boot, Text: line, Source: "kmsg"})
+		}
+	}
+}
+
+func (l *Log) followJournal(ctx context.Context, emit func(sample.KernelLine)) error {
+	defer context.AfterFunc(ctx, func() { _ = l.journal.Process.Kill() })()
+	lines := bufio.NewReaderSize(l.stdout, 64<<10)
+	for {
+		line, err := lines.ReadString('\n')
+		if mono, text, ok := parseJournal(strings.TrimSuffix(line, "\n")); ok {
+			emit(sample.KernelLine{Boot: mono + suspended(), Text: text, Source: "journal"})
+		}
+		if err != nil {
+			break
+		}
+	}
+	err := l.journal.Wait()
+	if err == nil {
+		err = errors.New("it ended by itself")
+	}
+	if s := strings.TrimSpace(l.stderr.String()); s != "" {
+		err = fmt.Errorf("%w: %s", err, s)
+	}
+	return fmt.Errorf("following the kernel log through journalctl: %w", err)
+}
+
+// suspended is how far CLOCK_BOOTTIME is ahead of CLOCK_MONOTONIC, by which the
+// kernel stamps its log (nearly: its own clock is not slewed by NTP).
+func suspended() time.Duration {
+	var boot, mono unix.Timespec
+	// Neither can fail with a valid clock id.
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &mono)
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot)
+	d := time.Duration(boot.Nano() - mono.Nano())
+	// Below what the two calls themselves take it is no suspend.
+	if d < time.Millisecond {
+		return 0
+	}
+	return d
+}

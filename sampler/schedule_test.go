@@ -1,0 +1,115 @@
+package sampler
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestTicksDoNotDrift(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		start := time.Now()
+		n := 0
+		every(ctx, start, time.Second, func(missed int) {
+			if want := start.Add(time.Duration(n) * time.Second); !time.Now().Equal(want) || missed != 0 {
+				t.Errorf("tick %d at %v, missed %d, want %v", n, time.Now(), missed, want)
+			}
+			n++
+			// Every tick does 17 ms of work; a night of that would be minutes.
+			time.Sleep(17 * time.Millisecond)
+			if n == 8*3600 {
+				cancel()
+			}
+		})
+		if n != 8*3600 {
+			t.Errorf("%d ticks", n)
+		}
+	})
+}
+
+func TestMissedTicksAreCountedAndNotMadeUpFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		start := time.Now()
+		var at []time.Duration
+		var missed []int
+		every(ctx, start, time.Second, func(m int) {
+			at, missed = append(at, time.Since(start)), append(missed, m)
+			switch len(at) {
+			case 2:
+				time.Sleep(3500 * time.Millisecond)
+			case 5:
+				cancel()
+			}
+		})
+		wantAt := []time.Duration{0, time.Second, 4500 * time.Millisecond, 5 * time.Second, 6 * time.Second}
+		if wantMissed := []int{0, 0, 2, 0, 0}; !slices.Equal(at, wantAt) || !slices.Equal(missed, wantMissed) {
+			t.Errorf("ticks at %v missed %v, want %v %v", at, missed, wantAt, wantMissed)
+		}
+	})
+}
+
+func TestAlign(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ now, base, d, want time.Duration }{
+		{1000, 0, 300, 1200},
+		{1200, 0, 300, 1200},
+		{1000, 5000, 300, 1100},
+		{1000, 1000, 300, 1000},
+	} {
+		if got := align(c.now, c.base, c.d); got != c.want {
+			t.Errorf("align(%d, %d, %d) = %d, want %d", c.now, c.base, c.d, got, c.want)
+		}
+	}
+}
+
+func TestGaps(t *testing.T) {
+	t.Parallel()
+	t0 := time.Unix(1_800_000_000, 0)
+	at := func(s int) time.Time { return t0.Add(time.Duration(s) * time.Second) }
+	g := make(gaps)
+	if ended, _ := g.ok("nvml", at(0)); ended {
+		t.Error("a gap ended that never began")
+	}
+	if !g.fail("nvml", at(1)) {
+		t.Error("the first failure is no gap")
+	}
+	if g.fail("nvml", at(2)) || g.fail("nvml", at(3)) {
+		t.Error("an event per tick")
+	}
+	if !g.fail("host", at(3)) {
+		t.Error("sources are not apart")
+	}
+	for s := 4; s < 7; s++ {
+		if ended, _ := g.ok("nvml", at(s)); ended {
+			t.Errorf("over after %d s of answers", s-4)
+		}
+	}
+	if ended, lasted := g.ok("nvml", at(7)); !ended || lasted != 3*time.Second {
+		t.Errorf("ended %v, lasted %v, want 3 s", ended, lasted)
+	}
+}
+
+func TestAFlappingSensorMakesFewEvents(t *testing.T) {
+	t.Parallel()
+	g := make(gaps)
+	t0 := time.Unix(1_800_000_000, 0)
+	events := 0
+	for s := range 12 * 3600 {
+		now := t0.Add(time.Duration(s) * time.Second)
+		// 20 s there, 20 s away, all night.
+		if s/20%2 == 0 {
+			if ended, _ := g.ok("temp_gpu_c", now); ended {
+				events++
+			}
+		} else if g.fail("temp_gpu_c", now) {
+			events++
+		}
+	}
+	if events < 2 || events > 12 {
+		t.Errorf("%d events in a night", events)
+	}
+}

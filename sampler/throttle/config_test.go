@@ -1,0 +1,59 @@
+package throttle
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestUserFileReplacesOnlyWhatItNames(t *testing.T) {
+	t.Parallel()
+	built, err := Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := Parse("mine.yaml", []byte("merge_s: 2\npower_wedge:\n  for_s: 3\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.MergeS != 2 || cfg.Wedge.ForS != 3 {
+		t.Errorf("not taken: %+v", cfg)
+	}
+	cfg.MergeS, cfg.Wedge.ForS = built.MergeS, built.Wedge.ForS
+	if cfg.Wedge != built.Wedge || cfg.PowerCap != built.PowerCap || cfg.Thermal != built.Thermal || cfg.MergeS != built.MergeS {
+		t.Errorf("other thresholds changed: %+v", cfg)
+	}
+}
+
+func TestBadFilesNameTheLine(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                                   "mine.yaml: the file is empty",
+		"merge_s: 60\nmerge: 2\n":            "mine.yaml:2: ",
+		"gap_s: 30\nmerge_s: 0\n":            `mine.yaml:2: "0" is no threshold`,
+		"thermal:\n\n  counter_ms: soon\n":   `mine.yaml:3: "soon" is no threshold`,
+		"merge_s: .nan\n":                    "mine.yaml:1: ",
+		"merge_s: -.inf\n":                   "mine.yaml:1: ",
+		"power_cap: {min_w: 200}\n":          "mine.yaml: power_cap.min_w (200) must be below power_cap.max_w (105)",
+		"signature: {power_drop: 10}\n":      "mine.yaml: signature.power_drop",
+		"thermal: {warn_share: 5}\n":         "mine.yaml: thermal.warn_share",
+		"merge_s: [1]\n":                     "mine.yaml:1: ",
+		"merge_s: 1\n---\nmerge_s: 2\n":      "mine.yaml: more than one YAML document",
+		"power_wedge:\n  for_s:\n    - 60\n": "mine.yaml:3: ",
+	} {
+		if _, err := Parse("mine.yaml", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestMissingThresholdIsNamed(t *testing.T) {
+	t.Parallel()
+	cfg, err := Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Pace.Up = 0
+	if err := cfg.check("x.yaml"); err == nil || err.Error() != "x.yaml: pace.up is missing" {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,167 @@
+package throttle
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"sparkrun/internal/clock"
+	"sparkrun/internal/event"
+	"sparkrun/internal/sample"
+)
+
+// episode is one stretch of one type.
+type episode struct {
+	typ, id string
+	attempt int
+	// since is when it began, until when it was last seen, known when anything
+	// about it was last known.
+	since, until, known time.Time
+
+	// How it was recognised: reason bits or counters, the G4 signature.
+	byPulse, bySign bool
+	wasHot          bool
+	pulses          int
+	bits            sample.Reasons
+	heldS           float64
+
+	// dropPct and plateauW describe a signature, plateauW a cap.
+	dropPct, plateauW float64
+
+	maxTemp, minClock, minPower, maxPower sample.Num
+
+	// base is the attempt's own step time when it began; steps and stepS are the
+	// steps finished since and the time they took.
+	base                    sample.Num
+	steps, stepS, worstStep float64
+}
+
+// see takes a reading that shows the episode going on.
+func (e *episode) see(r reading) {
+	e.until, e.known = r.t, r.t
+	higher(&e.maxTemp, r.temp)
+	higher(&e.maxPower, r.power)
+	lower(&e.minPower, r.power)
+	lower(&e.minClock, r.clock)
+}
+
+func higher(worst *sample.Num, now sample.Num) {
+	if now.OK && (!worst.OK || now.V > worst.V) {
+		*worst = now
+	}
+}
+
+func lower(worst *sample.Num, now sample.Num) {
+	if now.OK && (!worst.OK || now.V < worst.V) {
+		*worst = now
+	}
+}
+
+func (e *episode) addSteps(n, stepS float64) {
+	if outlier(stepS, e.base) {
+		return
+	}
+	e.steps += n
+	e.stepS += n * stepS
+	e.worstStep = max(e.worstStep, stepS)
+}
+
+// lostS is what the steps took longer than at the attempt's own pace, unknown
+// without a pace or without steps. A power cap costs nothing: it is the pace.
+func (e *episode) lostS() sample.Num {
+	if e.typ == PowerCap || !e.base.OK || e.steps == 0 {
+		return sample.Num{}
+	}
+	return sample.Known(max(0, e.stepS-e.steps*e.base.V))
+}
+
+// slower tells whether the pace was lost, with enough steps to say so.
+func (e *episode) slower(cfg Config) bool {
+	return e.base.OK && e.steps >= paceSteps && e.stepS/e.steps >= (1+float64(cfg.Pace.Up))*e.base.V
+}
+
+// start is the event of the reading that decided it.
+func (e *episode) start(r reading, level event.Level) event.Event {
+	data := e.data()
+	put(data, "temp_c", r.temp)
+	put(data, "power_w", r.power)
+	put(data, "clock_sm_mhz", r.clock)
+	put(data, "util_gpu_pct", r.util)
+	if r.bits.OK {
+		data["reasons"] = hex(sample.Reasons(r.bits.V))
+	}
+	put(data, "step", r.step)
+	put(data, "step_time_s", r.stepS)
+	put(data, "baseline_step_time_s", e.base)
+	if e.typ == ThermalThrottle {
+		data["evidence"] = e.evidence()
+	}
+	if e.plateauW > 0 {
+		put(data, "plateau_w", sample.Known(e.plateauW))
+	}
+	return event.Event{
+		T: r.t, Attempt: e.attempt, Kind: event.ThrottleStart, Level: level,
+		Label: e.typ + " start", Msg: e.startWords(r), Data: data,
+	}
+}
+
+// end is the event of the moment t at which it was found to be over.
+func (e *episode) end(t time.Time, how string, level event.Level) event.Event {
+	data := e.data()
+	data["until"] = clock.Machine(e.until)
+	data["ended"] = how
+	put(data, "duration_s", sample.Known(e.until.Sub(e.since).Seconds()))
+	put(data, "worst_temp_c", e.maxTemp)
+	put(data, "min_clock_sm_mhz", e.minClock)
+	put(data, "min_power_w", e.minPower)
+	put(data, "max_power_w", e.maxPower)
+	put(data, "baseline_step_time_s", e.base)
+	if e.typ != PowerCap {
+		put(data, "throttled_s", sample.Known(e.heldS))
+		data["pulses"] = e.pulses
+		data["steps"] = int(e.steps)
+		if e.steps > 0 {
+			put(data, "worst_step_time_s", sample.Known(e.worstStep))
+		}
+		put(data, "lost_s", e.lostS())
+	}
+	if e.typ == ThermalThrottle {
+		data["evidence"] = e.evidence()
+		if e.bits != 0 {
+			data["reasons"] = hex(e.bits)
+		}
+	}
+	return event.Event{
+		T: t, Attempt: e.attempt, Kind: event.ThrottleEnd, Level: level,
+		Label: e.typ + " end", Msg: e.endWords(how), Data: data,
+	}
+}
+
+func (e *episode) data() map[string]any {
+	return map[string]any{"type": e.typ, "id": e.id, "since": clock.Machine(e.since)}
+}
+
+// evidence names what the episode rests on.
+func (e *episode) evidence() string {
+	var out []string
+	if e.bits != 0 {
+		out = append(out, "bits")
+	}
+	if e.byPulse && e.bits == 0 {
+		out = append(out, "counters")
+	}
+	if e.bySign {
+		out = append(out, "signature")
+	}
+	return strings.Join(out, "+")
+}
+
+// put writes a number with at most three decimals; what is unknown stays out.
+func put(data map[string]any, key string, n sample.Num) {
+	if n.OK {
+		data[key] = math.Round(n.V*1000) / 1000
+	}
+}
+
+func hex(r sample.Reasons) string { return fmt.Sprintf("0x%x", uint64(r)) }

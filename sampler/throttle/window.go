@@ -1,0 +1,57 @@
+package throttle
+
+import "time"
+
+// window holds the readings of the last span and their means.
+type window struct {
+	span, gap time.Duration
+	points    []point
+	sum       [3]float64
+}
+
+type point struct {
+	t time.Time
+	v [3]float64
+}
+
+func newWindow(span, gap time.Duration) *window { return &window{span: span, gap: gap} }
+
+// add takes the next reading. After a gap it starts anew: a mean over time in
+// which nothing was known is no mean.
+func (w *window) add(t time.Time, a, b, c float64) {
+	if n := len(w.points); n > 0 && t.Sub(w.points[n-1].t) > w.gap {
+		w.clear()
+	}
+	p := point{t, [3]float64{a, b, c}}
+	w.points = append(w.points, p)
+	for i, v := range p.v {
+		w.sum[i] += v
+	}
+	// One reading from before the span stays, so that the span is covered.
+	for len(w.points) > 1 && t.Sub(w.points[1].t) >= w.span {
+		for i, v := range w.points[0].v {
+			w.sum[i] -= v
+		}
+		w.points = w.points[1:]
+	}
+}
+
+func (w *window) clear() {
+	w.points, w.sum = w.points[:0], [3]float64{}
+}
+
+// full tells whether the readings cover the span.
+func (w *window) full() bool {
+	n := len(w.points)
+	return n > 1 && w.points[n-1].t.Sub(w.points[0].t) >= w.span
+}
+
+func (w *window) start() time.Time { return w.points[0].t }
+
+// mean returns the mean of column i, zero without readings.
+func (w *window) mean(i int) float64 {
+	if len(w.points) == 0 {
+		return 0
+	}
+	return w.sum[i] / float64(len(w.points))
+}

@@ -1,0 +1,355 @@
+package supervisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sparkrun/internal/event"
+	"sparkrun/internal/job"
+	"sparkrun/internal/sample"
+	"sparkrun/ladder/oom"
+	"sparkrun/ladder/trainer"
+	"sparkrun/supervisor/follow"
+	"sparkrun/supervisor/holder"
+	"sparkrun/supervisor/runlog"
+)
+
+// attempt is one start of the command: what it is started with, its holder, and
+// what was learned while it ran.
+type attempt struct {
+	n       int
+	dir     string
+	rungs   []string
+	knobs   job.Knobs
+	rewrite trainer.Rewrite
+	changes []string // in short words, for the summary
+	plan    stdinPlan
+	// baseKiB is MemAvailable just before the start, 0 for unknown.
+	baseKiB uint64
+
+	start, end time.Time
+	holder     *holder.Holder
+	started    holder.Started
+	client     *holder.Client
+	cancel     context.CancelFunc
+	linesDone  chan struct{}
+
+	printed, written atomic.Int64
+	offsetsKnown     atomic.Bool
+	wakeMu           sync.Mutex
+	wakes            []chan struct{}
+	exited           chan struct{} // closed when the holder says so
+	gated            chan struct{} // closed when the gate behind it is through
+	orders           chan stopOrder
+	cgroupOurs       bool // the --cgroup folder was empty before
+	exit             atomic.Pointer[holder.Exit]
+	pushed           atomic.Pointer[holder.Exit] // as the holder told it
+	lost             atomic.Bool                 // the holder is gone and there will be no exit
+	tail             atomic.Pointer[tail]
+
+	stops   []oom.SignalSent
+	cgroup  cgroupCount
+	ownCG   cgroupCount
+	vmKills sample.Num
+
+	mu       sync.Mutex
+	tree     map[int]string
+	mapped   map[string]bool
+	first    trainer.Step
+	last     trainer.Step
+	haveStep bool
+	lossA    sample.Num
+	lossB    sample.Num
+	total    int64
+	finished bool
+	stepTime sample.Num
+	output   oom.Output
+	lastLine time.Time // of the output
+	// pending is the newest step, held until the next one: its loss is printed
+	// on a line of its own, after the bar. The line reader's own.
+	pending *runlog.Step
+
+	// What became of it; written by the loop.
+	endKind runlog.EndKind
+	verdict oom.Verdict
+	missing sample.Num
+
+	// ours are the changed copies of config files beside the user's own.
+	ours []string
+
+	// decided is the verdict as judge made it, there once judged is closed.
+	judging bool // the loop's, as is gating
+	gating  bool
+	judged  chan struct{}
+	decided oom.Verdict
+}
+
+// commandFile is attempts/N/command.json.
+type commandFile struct {
+	Schema   string            `json:"schema"`
+	Attempt  int               `json:"attempt"`
+	Argv     []string          `json:"argv"`
+	Path     string            `json:"path"`
+	Cwd      string            `json:"cwd"`
+	EnvAdded map[string]string `json:"env_added"`
+	Rungs    []string          `json:"rungs"`
+	Knobs    job.Knobs         `json:"knobs"`
+	Diff     []string          `json:"diff"`
+	Stdin    string            `json:"stdin"`
+	PTY      bool              `json:"pty"`
+}
+
+// childEnv is the environment of an attempt: the user's own, without what an
+// outer sparkrun added, and what this run adds.
+func (r *run) childEnv(a *attempt) (env, added []string) {
+	for _, e := range r.o.Env {
+		name, _, _ := strings.Cut(e, "=")
+		switch name {
+		case "SPARKRUN_RUN_ID", "SPARKRUN_RUN_DIR", "SPARKRUN_ATTEMPT", "SPARKRUN_RUNG":
+			continue
+		}
+		if strings.HasPrefix(name, "SPARKRUN_KNOB_") {
+			continue
+		}
+		env = append(env, e)
+	}
+	rung := "none"
+	if len(a.rungs) > 0 {
+		rung = strings.Join(a.rungs, "+")
+	}
+	added = []string{
+		"SPARKRUN_RUN_ID=" + r.dir.ID,
+		"SPARKRUN_RUN_DIR=" + r.dir.Path,
+		"SPARKRUN_ATTEMPT=" + strconv.Itoa(a.n),
+		"SPARKRUN_RUNG=" + rung,
+	}
+	j := r.job
+	j.Knobs = a.knobs
+	added = append(added, trainer.KnobEnv(j)...)
+	if r.o.NoPTY {
+		added = append(added, "PYTHONUNBUFFERED=1")
+	}
+	added = append(added, a.rewrite.Env...)
+	return append(env, added...), added
+}
+
+// prepare makes the attempt's folder and everything in it that must be there
+// before the child exists. It runs on the launching goroutine. A full disk is no
+// reason not to start: what could not be written is told.
+func (r *run) prepare(a *attempt) (holder.Spec, error) {
+	var spec holder.Spec
+	r.dir.RefillReserve()
+	if _, err := r.dir.MakeAttempt(a.n); err != nil {
+		return spec, err
+	}
+	// Present from the start, so that every reader finds it.
+	f, err := os.OpenFile(filepath.Join(a.dir, "output.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return spec, fmt.Errorf("making the output file of attempt %d: %w", a.n, err)
+	}
+	f.Close()
+	for _, file := range a.rewrite.Files {
+		if err := r.writeChanged(a, file); err != nil {
+			return spec, err
+		}
+	}
+	env, added := r.childEnv(a)
+	argv := a.rewrite.Argv
+	path := r.path
+	if argv[0] != r.argv[0] {
+		if path, err = lookCommand(argv[0], r.o.Dir, r.o.Env); err != nil {
+			return spec, err
+		}
+	}
+	a.plan = r.stdin.plan(a.n, !r.o.NoPTY)
+	rows, cols := r.term.windowSize()
+	spec = holder.Spec{
+		V: 1, RunID: r.dir.ID, Attempt: a.n, Dir: a.dir,
+		Path: path, Argv: argv, Cwd: r.o.Dir, Env: env,
+		PTY: !r.o.NoPTY, Rows: rows, Cols: cols, Stdin: a.plan.mode,
+		Cgroup: r.o.Cgroup, OOMScoreAdj: childOOMScoreAdj,
+		Grace: r.o.Grace, MinFree: r.o.MinFree, Reserve: filepath.Join(r.dir.Path, runlog.ReserveName),
+	}
+	if r.sockDir != "" {
+		spec.Socket = filepath.Join(r.sockDir, r.dir.ID+"."+strconv.Itoa(a.n)+".sock")
+	}
+	if a.plan.note != "" {
+		r.log.Event(event.Event{Attempt: a.n, Kind: event.Hygiene, Level: event.Warn, Msg: a.plan.note})
+	}
+	r.writeSmall(a, "command.json", commandFile{
+		Schema: "sparkrun.command/1", Attempt: a.n, Argv: r.secrets.Argv(argv), Path: path, Cwd: r.o.Dir,
+		EnvAdded: r.secrets.Env(added), Rungs: a.rungs, Knobs: a.knobs, Diff: r.redactAll(a.rewrite.Diff),
+		Stdin: a.plan.mode, PTY: !r.o.NoPTY,
+	})
+	return spec, nil
+}
+
+// writeSmall writes a small JSON file of an attempt. On a full disk the reserve
+// is given up for it; a file that cannot be written even then is told.
+func (r *run) writeSmall(a *attempt, name string, v any) {
+	path := filepath.Join(a.dir, name)
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err == nil {
+		b = append(r.secrets.JSON(b), '\n')
+		err = runlog.WriteFile(path, b)
+	}
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		r.dir.ReleaseReserve()
+		if err = runlog.WriteFile(path, b); err != nil {
+			// Others were quicker. This one matters more than the spare room for
+			// the last run.json, which is there already in an older version.
+			r.dir.ReleaseLast()
+			err = runlog.WriteFile(path, b)
+		}
+	}
+	if err != nil {
+		r.log.Event(event.Event{Attempt: a.n, Kind: event.Internal, Level: event.Error, Msg: err.Error()})
+	}
+}
+
+func (r *run) redactAll(lines []string) []string {
+	out := make([]string, len(lines))
+	for i, l := range lines {
+		out[i] = r.secrets.Text(l)
+	}
+	return out
+}
+
+// childOOMScoreAdj makes the kernel choose the training before us, the session
+// and the desktop.
+const childOOMScoreAdj = 500
+
+// writeChanged writes a changed copy of the user's config file and remembers to
+// remove it. The user's own file is never touched. The attempt keeps a copy
+// without secrets, and the diff.
+func (r *run) writeChanged(a *attempt, file trainer.File) error {
+	f, err := os.OpenFile(file.Path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("writing the changed copy of %s: %w", file.Original, err)
+	}
+	a.ours = append(a.ours, file.Path)
+	_, err = f.Write(file.Content)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("writing the changed copy of %s: %w", file.Original, err)
+	}
+	kept := filepath.Join(a.dir, filepath.Base(file.Original))
+	if err := os.WriteFile(kept, []byte(r.secrets.Config(string(file.Content))), 0o600); err != nil {
+		return fmt.Errorf("keeping the changed copy of %s: %w", file.Original, err)
+	}
+	return os.WriteFile(kept+".diff", []byte(strings.Join(r.redactAll(a.rewrite.Diff), "\n")+"\n"), 0o600)
+}
+
+// launch prepares the attempt, starts the holder and, once the child exists, the
+// readers. It runs on a goroutine of its own and reports through the inbox.
+func (r *run) launch(a *attempt) {
+	spec, err := r.prepare(a)
+	if err == nil {
+		a.holder, a.started, err = holder.Start(r.o.Exe, spec, a.plan.file)
+	}
+	if a.plan.own {
+		a.plan.file.Close()
+	}
+	if err != nil {
+		status := StatusError
+		var se *holder.StartError
+		var ce *StatusErr
+		switch {
+		case errors.As(err, &se):
+			status = se.Status()
+		case errors.As(err, &ce):
+			status = ce.Status
+		}
+		r.post(Input{Kind: NotStarted, Status: status, Reason: err.Error()}, nil)
+		return
+	}
+	r.diag.Debug("child started", "attempt", a.n, "holder_pid", a.started.HolderPID, "child_pid", a.started.ChildPID, "socket", spec.Socket, "socket_err", a.started.SocketErr)
+	for _, note := range a.started.Notes {
+		r.log.Event(event.Event{Attempt: a.n, Kind: event.Hygiene, Level: event.Info, Msg: note})
+	}
+	r.attach(a, spec)
+	r.live.Store(a)
+	r.resize() // the window may have changed while the child was being started
+	if r.term.isLost() && a.client != nil {
+		_ = a.client.Stdin([]byte{keyEOF}) // it went away while we were attaching
+	}
+	go r.describe()
+	// In this order: the end must not overtake the start.
+	r.post(Input{Kind: ChildStarted}, nil)
+	go r.awaitEnd(a)
+}
+
+// attach connects to a holder and starts everything that follows the child.
+func (r *run) attach(a *attempt, spec holder.Spec) {
+	ctx, cancel := context.WithCancel(context.Background())
+	a.cancel = cancel
+	if spec.Socket != "" && a.started.SocketErr == "" {
+		c, err := holder.Dial(spec.Socket, holder.RoleSupervisor)
+		if err != nil {
+			a.started.SocketErr = err.Error()
+		} else {
+			a.client = c
+		}
+	}
+	// A command that was over at once may have taken its holder with it.
+	_, errExit := holder.ReadExit(a.dir)
+	if a.client == nil && errExit != nil && (a.started.SocketErr != "" || spec.Socket == "") {
+		why := a.started.SocketErr
+		if why == "" {
+			why = r.sockErr
+		}
+		r.log.Event(event.Event{
+			Attempt: a.n, Kind: event.Internal, Level: event.Warn,
+			Msg: "no socket to the holder (" + why + "): the run goes on, but typing, resizing and output on a full disk are cut off",
+		})
+	}
+	source := func() follow.Source {
+		// Without a socket nobody wakes a reader, and it polls.
+		var wake chan struct{}
+		if a.client != nil {
+			wake = make(chan struct{}, 1)
+			a.wakes = append(a.wakes, wake)
+		}
+		s := follow.Source{
+			Dir: a.dir, Wake: wake,
+			Total: func() (int64, int64, bool) { return a.printed.Load(), a.written.Load(), a.offsetsKnown.Load() },
+			Final: func() (int64, bool) {
+				if e := a.exit.Load(); e != nil {
+					return e.Offset, true
+				}
+				return -1, a.lost.Load()
+			},
+		}
+		if a.client != nil {
+			s.Ring = a.fromMemory
+		}
+		return s
+	}
+	screenReader := follow.NewReader(source(), 0)
+	lineReader := follow.NewReader(source(), 0)
+	r.screenq <- screenReader
+	a.linesDone = make(chan struct{})
+	go r.followLines(ctx, a, lineReader)
+	if a.client != nil {
+		// Until the child prints, nobody tells how much: readers that know there
+		// is nothing need not ask.
+		if st, err := a.client.Status(); err == nil {
+			a.printed.Store(st.Offset)
+			a.written.Store(st.Written)
+			a.offsetsKnown.Store(true)
+		}
+		go a.pump(r)
+	}
+	go r.watchTree(ctx, a)
+	go a.takeOrders(r)
+}

@@ -1,0 +1,309 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"sparkrun/internal/event"
+	"sparkrun/internal/job"
+	"sparkrun/internal/sample"
+	"sparkrun/ladder"
+	"sparkrun/ladder/oom"
+	"sparkrun/preflight"
+	"sparkrun/sampler/throttle"
+	"sparkrun/supervisor/holder"
+	"sparkrun/supervisor/runlog"
+)
+
+// attemptEnded takes the verdict over and notes in the log how the attempt
+// ended. It is called once, on the loop.
+func (r *run) attemptEnded(a *attempt, v oom.Verdict, end runlog.EndKind, level event.Level) {
+	a.mu.Lock()
+	a.verdict, a.endKind = v, end
+	a.mu.Unlock()
+	r.log.Event(event.Event{
+		T: a.lastMoment(), Attempt: a.n, Kind: event.AttemptEnd, Level: level,
+		Msg:  fmt.Sprintf("attempt %d ended after %s: %s", a.n, human(a.end.Sub(a.start)), a.howEnded()),
+		Data: map[string]any{"end": end, "duration_s": a.end.Sub(a.start).Seconds()},
+	})
+}
+
+// noteDrop adds up what dropping caches has brought. The old sum may be being
+// written to disk at this moment, so it is not changed but replaced.
+func (r *run) noteDrop(d *ladder.Drop) {
+	var sum runlog.Dropped
+	if r.man.Dropped != nil {
+		sum = *r.man.Dropped
+	}
+	sum.Times++
+	sum.FreedKiB += d.FreedKiB
+	r.man.Dropped = &sum
+}
+
+// writeVerdict writes attempts/N/verdict.json.
+func (r *run) writeVerdict(a *attempt, v oom.Verdict) { r.writeSmall(a, "verdict.json", v) }
+
+// lastVerdict is the verdict of an attempt that none was made for: it was
+// stopped, lost or never came to be. It is written to disk and returned.
+func (r *run) lastVerdict(a *attempt) (oom.Verdict, runlog.EndKind) {
+	if a.judging {
+		// Stopped while it was being judged: that verdict is the one.
+		<-a.judged
+		return a.decided, endOf(a.exit.Load())
+	}
+	v, end := plainVerdict(oom.NotOOM, "not-started", oom.High), runlog.EndNotStarted
+	switch {
+	case r.m.State == Stopped && a.exit.Load() != nil:
+		v, end = r.table().Decide(r.gather(a)), runlog.EndStopped
+	case r.m.State == Lost:
+		v, end = plainVerdict(oom.Unsure, "lost", oom.Low), runlog.EndLost
+		v.Evidence = append(v.Evidence, oom.Item{Source: "process", Weight: oom.Weak, Text: r.m.Reason, T: a.end})
+	default:
+		v.Quote = r.m.Reason
+		v.Evidence = append(v.Evidence, oom.Item{Source: "process", Weight: oom.Decides, Text: r.m.Reason, T: a.end})
+	}
+	r.writeVerdict(a, v)
+	return v, end
+}
+
+// plainVerdict is a verdict that rests on something else than the evidence of a
+// death.
+func plainVerdict(answer oom.Answer, reason string, c oom.Confidence) oom.Verdict {
+	return oom.Verdict{
+		Schema: oom.Schema, Answer: answer, Reason: reason, Phase: oom.PhaseUnknown, Confidence: c,
+		Evidence: []oom.Item{}, Sizes: map[string]int64{}, Advice: []string{}, Unreadable: []string{},
+	}
+}
+
+// endOf is the end of an attempt that ended by itself.
+func endOf(e *holder.Exit) runlog.EndKind {
+	if e != nil && e.Signal != "" {
+		return runlog.EndSignaled
+	}
+	return runlog.EndExited
+}
+
+// finish writes the end of the run: every file true and closed, then the
+// summary, then the terminal as it was. It runs beside the loop, which has
+// nothing left to own but signals: one of them closes leave, and then nobody is
+// waited for any more. Whatever touches a disk has a bound.
+func (r *run) finish(leave <-chan struct{}) {
+	if a := r.att; a != nil {
+		if a.gating {
+			bounded(leave, 5*time.Second, func() { <-a.gated })
+		}
+		if a.end.IsZero() {
+			a.end = r.clk.Now()
+		}
+		if a.verdict.Answer == "" {
+			v, end := plainVerdict(oom.Unsure, "not-judged", oom.Low), runlog.EndStopped
+			got := make(chan func(), 1)
+			bounded(leave, 5*time.Second, func() {
+				v, end := r.lastVerdict(a)
+				got <- func() { r.attemptEnded(a, v, end, event.Info) }
+			})
+			select {
+			case apply := <-got:
+				apply()
+			default:
+				r.attemptEnded(a, v, end, event.Warn)
+			}
+		}
+	}
+	bounded(leave, 2*time.Second, func() {
+		<-r.checked
+		if _, err := os.Stat(r.dir.File("env-report.json")); errors.Is(err, os.ErrNotExist) {
+			r.writeReport(preflight.Skipped("/", "the run was stopped before preflight was through"))
+		}
+	})
+	if r.samp != nil {
+		r.samp.Stop()
+	}
+	end := r.clk.Now()
+	r.mu.Lock()
+	for _, e := range r.detector.Finish(end) {
+		r.log.Event(e)
+	}
+	heat := r.detector.Summary()
+	r.mu.Unlock()
+	bounded(leave, 3*time.Second, func() { r.progFile.Close() })
+	bounded(leave, 3*time.Second, r.removeOurs)
+	saved := r.savedCheckpoints(leave)
+	facts := r.facts(end, throttledSeconds(heat), saved)
+	lines := Summary(facts)
+	bounded(leave, time.Second, r.describe)
+
+	status := r.m.Status
+	moment := runlog.MomentOf(r.clk, end)
+	r.man.Result, r.man.ExitStatus, r.man.EndedBy, r.man.End, r.man.Pending = string(r.m.State), &status, r.m.EndedBy, &moment, nil
+	r.man.Summary = runlog.Summary{LowestMemAvailableKiB: facts.LowestKiB, HottestC: facts.HottestC, LostS: sample.Known(r.lostTime(facts).Seconds())}
+	if heat.ObservedS > 0 {
+		r.man.Summary.ThrottleS = sample.Known(throttledSeconds(heat))
+	}
+	r.log.Event(event.Event{T: end, Kind: event.RunEnd, Level: event.Info, Msg: strings.TrimPrefix(lines[0], "result: "), Data: map[string]any{"state": r.m.State, "exit_status": status, "ended_by": r.m.EndedBy}})
+	bounded(leave, 5*time.Second, func() {
+		if err := r.log.Close(); err != nil {
+			r.screen.Say("sparkrun: " + err.Error())
+		}
+	})
+	// Last, when nobody else takes what the reserve gives back; on a full disk
+	// the very last version goes into the second one.
+	bounded(leave, time.Second, r.dir.ReleaseReserve)
+	if !r.saveManifest(3 * time.Second) {
+		r.screen.Say("sparkrun: run.json could not be written to the end: the disk does not answer")
+	}
+	bounded(leave, time.Second, r.dir.ReleaseLast)
+	// For the morning, when the terminal is gone.
+	bounded(leave, time.Second, func() {
+		_ = runlog.WriteFile(r.dir.File("summary.txt"), []byte(strings.Join(r.redactAll(lines), "\n")+"\n")) // all of it is in run.json too
+	})
+	r.endLife()
+	r.unlock()
+	close(r.screenq)
+	r.drain(leave)
+	r.term.close()
+	if !r.o.Quiet || r.m.State != Succeeded {
+		for _, l := range lines {
+			r.screen.Say("sparkrun: " + l)
+		}
+	}
+	// A short moment even for somebody in a hurry: these lines are the point.
+	bounded(nil, 300*time.Millisecond, func() { r.screen.Drain(2 * time.Second) })
+	bounded(leave, 3*time.Second, func() { r.screen.Drain(2 * time.Second) })
+}
+
+// drain waits until the screen has shown what the child printed. A terminal that
+// does not take it is waited for only as long as it takes something.
+func (r *run) drain(leave <-chan struct{}) {
+	const patience = 3 * time.Second
+	written, since := r.screen.Written(), time.Now()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-r.shown:
+			return
+		case <-leave:
+			return
+		case <-tick.C:
+		}
+		if now := r.screen.Written(); now != written {
+			written, since = now, time.Now()
+		}
+		if time.Since(since) > patience {
+			return
+		}
+	}
+}
+
+// bounded runs f and waits for it no longer than d, or until leave is closed. A
+// disk that hangs costs one goroutine, never the end of the run.
+func bounded(leave <-chan struct{}, d time.Duration, f func()) {
+	done := make(chan struct{})
+	go func() {
+		f()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-leave:
+	case <-time.After(d):
+	}
+}
+
+// removeOurs removes the changed copies of config files beside the user's own.
+func (r *run) removeOurs() {
+	for _, a := range r.all {
+		for _, f := range a.ours {
+			if err := os.Remove(f); err != nil && !errors.Is(err, os.ErrNotExist) {
+				r.log.Event(event.Event{Kind: event.Hygiene, Level: event.Warn, Msg: "a changed copy of a config file is left behind: " + err.Error()})
+			}
+		}
+	}
+}
+
+// savedCheckpoints looks for the newest complete checkpoint of the run.
+func (r *run) savedCheckpoints(leave <-chan struct{}) string {
+	found := make(chan string, 1)
+	bounded(leave, 3*time.Second, func() {
+		newest := ""
+		for _, a := range r.all {
+			if cp := newestComplete(r.checkpoints(a)); cp != "" {
+				newest = cp
+			}
+		}
+		found <- newest
+	})
+	select {
+	case cp := <-found:
+		return cp
+	default:
+		return ""
+	}
+}
+
+func (r *run) lostTime(f Facts) time.Duration {
+	d := f.Gate + f.Throttled
+	for _, a := range f.Attempts {
+		if a.Died && a.N < len(f.Attempts) {
+			d += a.Took
+		}
+	}
+	return d
+}
+
+// facts collects what the summary tells.
+func (r *run) facts(end time.Time, throttledS float64, checkpoint string) Facts {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := Facts{
+		Checkpoint: checkpoint, OutputKnown: r.job.Knobs[job.OutputDir].Value != "",
+		State: r.m.State, Status: r.m.Status, EndedBy: string(r.m.EndedBy), Reason: r.m.Reason,
+		Gate: r.gate, Throttled: time.Duration(throttledS * float64(time.Second)),
+		LowestKiB: r.lowest, LowestAt: r.lowestAt, HottestC: r.hottest,
+		RunDir: r.dir.Path, Took: end.Sub(r.clk.Wall),
+	}
+	for _, a := range r.all {
+		a.mu.Lock()
+		died := a.verdict.Answer != "" && !(a.verdict.Answer == oom.NotOOM && a.exit.Load() != nil && a.exit.Load().Status() == 0) && a.endKind != runlog.EndStopped
+		what := string(a.verdict.Answer)
+		switch {
+		case a.verdict.Kind != "" && a.verdict.Reason != "":
+			what += " (" + a.verdict.Kind + ", " + a.verdict.Reason + ")"
+		case a.verdict.Kind+a.verdict.Reason != "":
+			what += " (" + a.verdict.Kind + a.verdict.Reason + ")"
+		}
+		f.Attempts = append(f.Attempts, AttemptFacts{
+			N: a.n, End: a.end, Took: a.end.Sub(a.start), Died: died,
+			How: a.howEnded(), Verdict: what, Quote: a.verdict.Quote,
+		})
+		if a.haveStep || a.lossB.OK {
+			f.FirstStep, f.LastStep, f.StepTotal = a.first.N, a.last.N, a.total
+			f.FirstLoss, f.LastLoss = a.lossA, a.lossB
+		}
+		a.mu.Unlock()
+	}
+	if a := r.att; a != nil {
+		f.Changes = a.changes
+		if out, asked := a.knobs[job.OutputDir].Value, r.job.Knobs[job.OutputDir].Value; out != asked {
+			f.Output = out
+		}
+	}
+	f.Next, f.Advice = r.nextCommand(), r.adviceLine()
+	return f
+}
+
+// throttledSeconds is how long the GPU was held back by anything but the
+// platform's own power cap.
+func throttledSeconds(s throttle.Summary) float64 {
+	total := 0.0
+	for kind, t := range s.ByType {
+		if kind != throttle.PowerCap {
+			total += t.ThrottledS
+		}
+	}
+	return total
+}

@@ -1,0 +1,165 @@
+package holder
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sparkrun/internal/proctree"
+)
+
+// parseSignal takes "INT", "SIGINT" or "2".
+func parseSignal(name string) (syscall.Signal, error) {
+	if n, err := strconv.Atoi(name); err == nil && n > 0 && n < 65 {
+		return syscall.Signal(n), nil
+	}
+	up := strings.ToUpper(name)
+	if !strings.HasPrefix(up, "SIG") {
+		up = "SIG" + up
+	}
+	if s := unix.SignalNum(up); s != 0 {
+		return s, nil
+	}
+	return 0, fmt.Errorf("there is no signal %q", name)
+}
+
+// signalName is the name of a signal, SIG34 and so on for those without one.
+func signalName(s syscall.Signal) string {
+	if n := unix.SignalName(s); n != "" {
+		return n
+	}
+	return "SIG" + strconv.Itoa(int(s))
+}
+
+// signalProc sends sig to exactly this process: its pid may have been used
+// again since the table was read.
+func signalProc(p proctree.Proc, sig syscall.Signal) error {
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+		return syscall.Kill(p.PID, sig)
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	// The descriptor holds one process: if the table still shows the same
+	// start time now, it is the one that was meant.
+	if now, ok := proctree.Read(p.PID); !ok || now.Start != p.Start {
+		return unix.ESRCH
+	}
+	return unix.PidfdSendSignal(fd, sig, nil, 0)
+}
+
+// signalTree sends sig to every descendant of this process and returns those
+// that got it. Members that were stopped before are woken after a signal that
+// ends, since a stopped process handles nothing but SIGKILL.
+func signalTree(sig syscall.Signal) []proctree.Proc {
+	var hit []proctree.Proc
+	for _, p := range proctree.Descendants(os.Getpid()) {
+		// A zombie leader may have running threads, so it is signalled too.
+		if signalProc(p, sig) != nil {
+			continue
+		}
+		if p.State == 'T' && sig != syscall.SIGKILL && sig != syscall.SIGSTOP && sig != syscall.SIGCONT {
+			_ = signalProc(p, syscall.SIGCONT)
+		}
+		if p.State != 'Z' {
+			hit = append(hit, p)
+		}
+	}
+	return hit
+}
+
+// killTree sends SIGKILL until a scan shows nothing new, since a tree that
+// forks while it is read is never read whole, or a few rounds are over: the
+// caller comes again.
+func killTree() []proctree.Proc {
+	type id struct {
+		pid   int
+		start uint64
+	}
+	seen := map[id]bool{}
+	var hit []proctree.Proc
+	for range 16 {
+		fresh := false
+		for _, p := range signalTree(syscall.SIGKILL) {
+			if k := (id{p.PID, p.Start}); !seen[k] {
+				seen[k], fresh = true, true
+				hit = append(hit, p)
+			}
+		}
+		if !fresh {
+			break
+		}
+	}
+	return hit
+}
+
+// wakeTree sends SIGCONT to every stopped descendant, or to all of them: after
+// a pause some may be about to stop.
+func wakeTree(all bool) {
+	for _, p := range proctree.Descendants(os.Getpid()) {
+		if all || p.State == 'T' {
+			_ = signalProc(p, syscall.SIGCONT)
+		}
+	}
+}
+
+// pauseTree stops every descendant. It looks again, since one that was not
+// stopped yet may have forked; not for long, since its caller has other work,
+// and one that waits in the kernel (D) stops when it comes out.
+func pauseTree() {
+	for range 20 {
+		running := 0
+		for _, p := range proctree.Descendants(os.Getpid()) {
+			switch p.State {
+			case 'T', 't', 'Z', 'X', 'D':
+				continue
+			}
+			if signalProc(p, syscall.SIGSTOP) == nil {
+				running++
+			}
+		}
+		if running == 0 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// cgroup is the command's own cgroup; the zero value is none.
+type cgroup struct {
+	dir string
+	// kill is whether cgroup.kill may be used: the file exists (v2) and the
+	// group was empty before the command joined, so that nobody else is hit.
+	kill bool
+}
+
+func openCgroup(dir string) cgroup {
+	if dir == "" {
+		return cgroup{}
+	}
+	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil || len(strings.TrimSpace(string(procs))) > 0 {
+		return cgroup{dir: dir}
+	}
+	return cgroup{dir: dir, kill: unix.Access(filepath.Join(dir, "cgroup.kill"), unix.W_OK) == nil}
+}
+
+// killAll ends the whole group at once where it can.
+func (c cgroup) killAll() {
+	if !c.kill {
+		return
+	}
+	if f, err := os.OpenFile(filepath.Join(c.dir, "cgroup.kill"), os.O_WRONLY, 0); err == nil {
+		_, _ = f.WriteString("1")
+		f.Close()
+	}
+}

@@ -1,0 +1,369 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"sparkrun/internal/event"
+	"sparkrun/internal/job"
+	"sparkrun/internal/meminfo"
+	"sparkrun/internal/sample"
+	"sparkrun/ladder"
+	"sparkrun/ladder/oom"
+	"sparkrun/ladder/trainer"
+	"sparkrun/supervisor/runlog"
+)
+
+// judge decides why an attempt ended and what follows. It runs on a goroutine
+// of its own; the loop takes over its result.
+func (r *run) judge(ctx context.Context, a *attempt) {
+	v := r.table().Decide(r.gather(a))
+	r.writeVerdict(a, v)
+	a.decided = v
+	close(a.judged)
+	e := a.exit.Load()
+	status := e.Status()
+	success := status == 0 && v.Answer == oom.NotOOM
+	text := verdictText(v)
+	level := event.Info
+	if !success {
+		level = event.Warn
+		if v.Quote != "" {
+			text += ": " + clip(v.Quote, 200)
+		}
+	}
+	if success {
+		text = "succeeded"
+	}
+	r.log.Event(event.Event{
+		T: a.lastMoment(), Attempt: a.n, Kind: event.Verdict, Level: level, Msg: text,
+		Data: map[string]any{"verdict": v.Answer, "kind": v.Kind, "reason": v.Reason, "confidence": v.Confidence, "phase": v.Phase},
+	})
+	past := ladder.Past{
+		Attempt: a.n, Rungs: a.rungs, Knobs: a.knobs,
+		Answer: string(v.Answer), Kind: v.Kind, Phase: string(v.Phase), Confidence: string(v.Confidence),
+		Duration: a.end.Sub(a.start), Quote: v.Quote,
+	}
+	if success {
+		past.Answer = ladder.AnswerSuccess
+	}
+	a.mu.Lock()
+	past.Step = a.last.N
+	a.mu.Unlock()
+	cps := r.checkpoints(a)
+	past.Progressed = newestComplete(cps) != ""
+	missing := sample.Num{}
+	if b, ok := v.Sizes["requested"]; ok && b > 0 {
+		missing = sample.Known(float64(b) / 1024)
+		if free, ok := v.Sizes["free"]; ok {
+			missing = sample.Known(float64(max(b-free, 0)) / 1024)
+		}
+	}
+	r.post(Input{}, func() {
+		if r.m.State != Verdict {
+			return // stopped meanwhile; finish has taken the verdict over
+		}
+		a.missing = missing
+		r.past = append(r.past, past)
+		r.attemptEnded(a, v, endOf(e), event.Info)
+		r.step(ctx, r.afterVerdict(a, status))
+	})
+}
+
+// afterVerdict is the input that follows a verdict.
+func (r *run) afterVerdict(a *attempt, status int) Input {
+	s := r.situation(nil)
+	if r.past[len(r.past)-1].Answer == ladder.AnswerSuccess {
+		return Input{Kind: Judged, Status: status, Success: true}
+	}
+	if r.lad.WantsDrop(s) {
+		return Input{Kind: Judged, Retry: true, Status: status}
+	}
+	d := r.lad.Next(s)
+	if d.Act == "retry" {
+		return Input{Kind: Judged, Retry: true, Status: status}
+	}
+	return r.stopInput(a, d, status)
+}
+
+// stopInput turns the ladder's stop into the machine's input.
+func (r *run) stopInput(a *attempt, d ladder.Decision, status int) Input {
+	r.tellNotes(a, d, event.Warn)
+	r.mu.Lock()
+	r.advice = append(append([]string{}, d.Advice...), a.decided.Advice...)
+	r.mu.Unlock()
+	return Input{Kind: Judged, Status: status, Exhausted: d.Status75, Reason: d.Why}
+}
+
+// tellNotes says why rungs were passed over. While another one is taken that is
+// for the log; at the end a person wants to see it.
+func (r *run) tellNotes(a *attempt, d ladder.Decision, level event.Level) {
+	for _, n := range d.Notes {
+		msg := n.Rung + " not applicable: " + n.Why
+		if n.Kind == "refused" {
+			msg = n.Rung + " refused: " + n.Why
+		}
+		r.log.Event(event.Event{Attempt: a.n, Kind: event.RungRefused, Level: level, Msg: msg, Data: map[string]any{"rung": n.Rung, "how": n.Kind}})
+	}
+}
+
+// situation is what the ladder decides on.
+func (r *run) situation(drop *ladder.Drop) ladder.Situation {
+	s := ladder.Situation{
+		Job: r.job, Past: r.past, Drop: drop, MaxAttempts: r.o.MaxAttempts,
+		NoRetry: r.o.NoRetry, Exact: r.o.Exact,
+		Allow: setOf(r.o.Allow), Deny: setOf(r.o.Deny),
+		CanDrop: r.dropWay() != "never", Floor: r.set.Floor(r.job),
+	}
+	if r.firstKi > 0 {
+		s.BudgetBytes = sample.Known(float64(r.firstKi) * 1024)
+	}
+	return s
+}
+
+func setOf(names []string) map[string]bool {
+	m := map[string]bool{}
+	for _, n := range names {
+		m[n] = true
+	}
+	return m
+}
+
+// dropWay resolves --drop-caches auto: the whole cache where we may and nobody
+// else uses the machine's memory, else the job's own files.
+func (r *run) dropWay() string {
+	if r.o.DropCaches != "auto" {
+		return r.o.DropCaches
+	}
+	if !canDropSystem() {
+		return "files"
+	}
+	if r.samp != nil {
+		if s, ok := r.samp.Last(); ok && s.GPUOtherMiB.OK && s.GPUOtherMiB.V > 0 {
+			return "files"
+		}
+	}
+	return "system"
+}
+
+// passGate waits for memory, drops caches, asks the ladder again with what that
+// achieved, and prepares the next attempt.
+func (r *run) passGate(ctx context.Context, a *attempt) {
+	began := time.Now()
+	v, _ := waitForMemory(ctx, a.baseKiB, func(avail uint64) {
+		r.log.Event(event.Event{
+			Attempt: a.n, Kind: event.GateWait, Level: event.Info,
+			Msg:  fmt.Sprintf("waiting for memory to come back: MemAvailable is %.1f GiB, before attempt %d it was %.1f GiB", gib(avail), a.n, gib(a.baseKiB)),
+			Data: map[string]any{"available_kib": avail, "wanted_kib": a.baseKiB},
+		})
+	})
+	if v == gateGivenUp && ctx.Err() == nil {
+		avail := uint64(0)
+		if info, err := meminfo.Read("/"); err == nil {
+			avail, _ = info.Available()
+		}
+		r.log.Event(event.Event{
+			Attempt: a.n, Kind: event.GateOpen, Level: event.Warn,
+			Msg:  fmt.Sprintf("memory did not come back: MemAvailable stays at %.1f GiB (%.1f before attempt %d); going on", gib(avail), gib(a.baseKiB), a.n),
+			Data: map[string]any{"available_kib": avail, "wanted_kib": a.baseKiB},
+		})
+	}
+	var drop *ladder.Drop
+	if ctx.Err() == nil && r.lad.WantsDrop(r.situation(nil)) {
+		drop = r.drop(ctx, a)
+	}
+	defer close(a.gated)
+	var next *attempt
+	var in Input
+	if ctx.Err() == nil {
+		next, in = r.afterGate(a, drop)
+	}
+	waited := time.Since(began)
+	r.post(Input{}, func() {
+		r.gate += waited
+		if drop != nil && drop.Done {
+			r.noteDrop(drop)
+		}
+		if r.m.State != Gate || in.Kind == "" {
+			return // stopped meanwhile
+		}
+		r.next = next
+		r.step(ctx, in)
+	})
+}
+
+func gib(kib uint64) float64 { return float64(kib) / (1 << 20) }
+
+func (r *run) drop(ctx context.Context, a *attempt) *ladder.Drop {
+	way := r.dropWay()
+	what := "the page cache of the whole machine (sync, drop_caches, compact_memory)"
+	var files []string
+	if way == "files" {
+		a.mu.Lock()
+		files = sortedFiles(a.mapped)
+		a.mu.Unlock()
+		what = fmt.Sprintf("the cached pages of %d files this job had mapped", len(files))
+	}
+	r.log.Event(event.Event{
+		Attempt: a.n, Kind: event.RungAnnounce, Level: event.Info, Msg: "drop-caches: dropping " + what,
+		Data: map[string]any{"rung": "drop-caches", "how": way, "files": len(files)},
+	})
+	res := dropCaches(ctx, way, files)
+	d := &ladder.Drop{Done: res.err == nil, FreedKiB: res.freedKiB, How: res.how, MissingKiB: a.missing}
+	msg := fmt.Sprintf("drop-caches: freed %.1f GiB", float64(res.freedKiB)/(1<<20))
+	level := event.Info
+	if res.err != nil {
+		d.Err = res.err.Error()
+		msg, level = "drop-caches was not done: "+d.Err, event.Warn
+	}
+	r.log.Event(event.Event{Attempt: a.n, Kind: event.RungAnnounce, Level: level, Msg: msg, Data: map[string]any{"rung": "drop-caches", "freed_kib": res.freedKiB}})
+	return d
+}
+
+// afterGate asks the ladder for the next attempt and prepares it. A rung whose
+// change cannot be made in this command is refused, and the ladder is asked
+// again without it.
+//
+// It runs on the gate's goroutine: while the run is at the gate the loop changes
+// nothing of what it reads.
+func (r *run) afterGate(a *attempt, drop *ladder.Drop) (*attempt, Input) {
+	status := a.exit.Load().Status()
+	s := r.situation(drop)
+	var output *kept // arranged once, however often a rung is refused
+	for {
+		d := r.lad.Next(s)
+		if d.Act != "retry" {
+			return nil, r.stopInput(a, d, status)
+		}
+		next := r.newAttempt(a.n + 1)
+		next.rungs, next.knobs = d.Rungs, d.Knobs
+		if output == nil {
+			k, err := r.keepOutput(a, next.n)
+			if err != nil {
+				r.log.Event(event.Event{Attempt: a.n, Kind: event.RungRefused, Level: event.Error, Msg: err.Error()})
+				return nil, Input{Kind: Judged, Status: status, Reason: err.Error()}
+			}
+			output = &k
+		}
+		changes := slices.Clone(d.Changes)
+		if output.change != nil {
+			changes = append(changes, *output.change)
+			next.knobs = next.knobs.Clone()
+			next.knobs[job.OutputDir] = output.setting
+		}
+		var err error
+		next.rewrite, err = r.set.Rewrite(r.job, changes, r.dir.ID, next.n, r.dir.Attempt(next.n))
+		if err != nil {
+			if len(d.Rungs) == 0 {
+				return nil, Input{Kind: Judged, Status: status, Reason: err.Error()}
+			}
+			rung := d.Rungs[len(d.Rungs)-1]
+			r.log.Event(event.Event{Attempt: a.n, Kind: event.RungRefused, Level: event.Warn, Msg: rung + " refused: " + err.Error(), Data: map[string]any{"rung": rung, "how": "refused"}})
+			s.Deny[rung] = true
+			continue
+		}
+		r.tellNotes(a, d, event.Info)
+		level := event.Info
+		if changesExperiment(d.Changes) {
+			level = event.Warn // said also where only warnings are
+		}
+		for _, c := range d.Changes {
+			next.changes = append(next.changes, changeWords(c))
+		}
+		r.log.Event(event.Event{
+			Attempt: next.n, Kind: event.RungAnnounce, Level: level,
+			Msg:  strings.Join(append([]string{d.Why}, output.said...), "; "),
+			Data: map[string]any{"rungs": d.Rungs, "diff": next.rewrite.Diff},
+		})
+		return next, Input{Kind: GateOpen, Changed: changesExperiment(d.Changes)}
+	}
+}
+
+// changeWords says a change in a person's words: "length 4096 -> 2048".
+func changeWords(c trainer.Change) string {
+	name := string(c.Knob)
+	if w, ok := knobWords[c.Knob]; ok {
+		name = w
+	}
+	return name + " " + c.From + " -> " + c.To
+}
+
+var knobWords = map[job.Knob]string{
+	job.SeqLen: "length", job.MicroBatch: "micro-batch", job.Accumulation: "accumulation", job.EvalBatch: "eval batch",
+	job.LoadIn4Bit: "4-bit loading", job.LoRALR: "LoRA learning rate", job.OutputDir: "output folder", job.DType: "weight type",
+}
+
+// changesExperiment says whether a changed knob makes it another experiment:
+// micro-batch with exact accumulation, the evaluation batch and the output
+// folder do not.
+func changesExperiment(cs []trainer.Change) bool {
+	for _, c := range cs {
+		switch c.Knob {
+		case job.MicroBatch, job.Accumulation, job.EvalBatch, job.OutputDir, job.NumWorkers, job.GradCkpt:
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// checkpoints returns what an attempt has saved where it was told to.
+func (r *run) checkpoints(a *attempt) []trainer.Checkpoint {
+	out, ok := a.knobs[job.OutputDir]
+	if !ok || out.Value == "" {
+		return nil
+	}
+	path := out.Value
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(r.o.Dir, path)
+	}
+	var since []trainer.Checkpoint
+	for _, c := range r.set.Checkpoints(r.job, path) {
+		if c.T.After(r.clk.Wall.Add(-time.Second)) {
+			since = append(since, c)
+		}
+	}
+	return since
+}
+
+// newestComplete returns the path of the complete checkpoint with the most
+// steps, "" for none.
+func newestComplete(cps []trainer.Checkpoint) string {
+	best, path := int64(-1), ""
+	for _, c := range cps {
+		if c.Complete && c.Step > best {
+			best, path = c.Step, c.Path
+		}
+	}
+	return path
+}
+
+func verdictText(v oom.Verdict) string {
+	what := v.Reason
+	if v.Kind != "" {
+		what = v.Kind
+	}
+	if what == "" {
+		return string(v.Answer)
+	}
+	return fmt.Sprintf("%s (%s), %s confidence", v.Answer, what, v.Confidence)
+}
+
+// howEnded says how the child ended, as "exit 1" or "SIGKILL".
+func (a *attempt) howEnded() string {
+	e := a.exit.Load()
+	switch {
+	case a.endKind == runlog.EndNotStarted:
+		return "never started"
+	case e == nil:
+		return "end not seen"
+	}
+	if e.Signal != "" {
+		return e.Signal
+	}
+	return fmt.Sprintf("exit %d", e.Code)
+}

@@ -1,0 +1,60 @@
+// Package supervisor owns one run from start to end: it prepares the run
+// directory, starts each attempt under a holder, follows what the child prints,
+// judges a death and goes down the ladder. The attempt loop is the pure state
+// machine of machine.go; the goroutine of run.go owns it and everything that
+// changes with it.
+package supervisor
+
+import (
+	"os"
+	"time"
+)
+
+// Options is one call of sparkrun, with every setting resolved.
+type Options struct {
+	// Argv is the command exactly as typed; Dir and Env are where and with what
+	// it runs.
+	Argv []string
+	Dir  string
+	Env  []string
+
+	// Prog is the name this binary was called by, which may be another one.
+	Prog string
+	// Self is sparkrun's own command line without its name, to show how the run
+	// can be started again.
+	Self []string
+
+	Stdin, Stdout, Stderr *os.File
+	// Exe is our own binary, for the holder and the sensors.
+	Exe     string
+	Version string
+
+	Name     string
+	RunsDir  string
+	Interval time.Duration // between rows of thermal.csv
+	Grace    time.Duration // between a forwarded signal and SIGTERM
+
+	Ladder      string // name or file
+	MaxAttempts int
+	NoRetry     bool
+	Exact       bool
+	Allow, Deny []string
+	Knobs       map[string]string
+
+	Force, Strict, NoPreflight bool
+	NoPTY                      bool
+	Quiet                      bool
+
+	DropCaches    string // "auto", "system", "files" or "never"
+	Cgroup        string
+	MinFree       uint64 // bytes the file system of the run must keep free
+	ProfileDirs   []string
+	ThermalConfig string
+}
+
+// Result is how a run ended.
+type Result struct {
+	State  State
+	Status int
+	RunDir string
+}

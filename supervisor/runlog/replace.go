@@ -1,0 +1,108 @@
+package runlog
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// replaceFile puts data at path in one step: a reader, and the machine after a
+// power cut, sees the old file or the new one, whole. The folder is synced too,
+// since a rename is only on the disk when its folder is.
+func replaceFile(path string, data []byte, perm os.FileMode) error {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-")
+	if err != nil {
+		return err
+	}
+	tmp := f.Name()
+	err = fill(f, data, perm)
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp)
+		return err
+	}
+	return syncDir(dir)
+}
+
+// fillLast puts data at path in the blocks of the last reserve. What does not
+// fit into them is refused before anything is touched.
+func (d *Dir) fillLast(path string, data []byte) error {
+	last := d.File(lastFile)
+	f, err := os.OpenFile(last, os.O_WRONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() < int64(len(data)) {
+		_ = f.Close()
+		return unix.ENOSPC
+	}
+	// Cut only when the text is in: until then the blocks must not be free.
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Truncate(int64(len(data)))
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(last, path)
+	}
+	if err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// fill writes, syncs and closes a new file.
+func fill(f *os.File, data []byte, perm os.FileMode) error {
+	err := f.Chmod(perm)
+	if err == nil {
+		_, err = f.Write(data)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		// The last chance of a network file system or quota to refuse.
+		err = cerr
+	}
+	return err
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	err = f.Sync()
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) {
+		return nil // this file system has no sync of folders
+	}
+	return err
+}
+
+// encodeJSON writes v without turning <, > and & into escapes: these files are
+// read by people too.
+func encodeJSON(v any, indent string) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", indent)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}

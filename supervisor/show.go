@@ -1,0 +1,98 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sparkrun/internal/event"
+	"sparkrun/supervisor/follow"
+	"sparkrun/supervisor/runlog"
+)
+
+// show is our own side of the terminal: what the log takes note of, as far as a
+// person watching wants it.
+func (r *run) show(e event.Event) {
+	switch e.Kind {
+	case event.RunEnd, event.SensorAbsent, event.Checkpoint, event.AttemptEnd, event.Verdict, event.RungRefused:
+		if e.Level == event.Info {
+			return // in run.log; the summary tells it
+		}
+	case event.AttemptStart:
+		if e.Attempt == 1 {
+			return // the user has just typed it
+		}
+	}
+	if r.o.Quiet && e.Level == event.Info {
+		return
+	}
+	label := string(e.Kind) + ": "
+	switch e.Kind {
+	case event.RunStart, event.RungAnnounce, event.AttemptStart, event.RunStop, event.GateWait, event.GateOpen:
+		label = "" // the sentence says it
+	}
+	if e.Label != "" {
+		label = e.Label + ": "
+	}
+	r.screen.Say("sparkrun: " + label + e.Msg)
+}
+
+// showChild copies one attempt after the other to the terminal. It alone may be
+// blocked by a terminal that does not read.
+func (r *run) showChild() {
+	defer close(r.shown)
+	for rd := range r.screenq {
+		if err := r.screen.Child(context.Background(), rd); err != nil && !errors.Is(err, follow.ErrTerminalLost) {
+			r.log.Event(event.Event{Kind: event.Internal, Level: event.Error, Msg: "showing the output: " + err.Error()})
+		}
+	}
+}
+
+// nextCommand is the one thing to type next: always a command, never a sentence.
+func (r *run) nextCommand() string {
+	switch r.m.State {
+	case Succeeded, SucceededChanged:
+		return "less " + shellLine([]string{filepath.Join(r.dir.Path, "run.log")})
+	case Blocked:
+		return r.o.Prog + " preflight -- " + shellLine(r.secrets.Argv(r.o.Argv))
+	case Stopped:
+		return r.againCommand() + "   (starts from the beginning)"
+	}
+	for _, a := range r.advice {
+		// The ladder ends with a ready command where there is one.
+		if _, cmd, ok := strings.Cut(a, ": sparkrun "); ok {
+			return r.o.Prog + " " + cmd
+		}
+	}
+	if r.att != nil && r.att.endKind != runlog.EndNotStarted {
+		return "tail -n 50 " + shellLine([]string{filepath.Join(r.att.dir, "output.log")})
+	}
+	return r.o.Prog + " preflight -- " + shellLine(r.secrets.Argv(r.o.Argv))
+}
+
+// againCommand is this call of sparkrun, to be typed again.
+func (r *run) againCommand() string {
+	args := r.o.Self
+	if len(args) == 0 {
+		args = append([]string{"--"}, r.o.Argv...)
+	}
+	safe := r.secrets.Argv(args)
+	line := r.o.Prog + " " + shellLine(safe)
+	if !slices.Equal(safe, args) {
+		line += "   (with what was redacted filled in)"
+	}
+	return line
+}
+
+// adviceLine is the sentence that helps most, where it is not the next command.
+func (r *run) adviceLine() string {
+	for _, a := range r.advice {
+		a, _, _ = strings.Cut(strings.TrimSpace(a), "\n")
+		if a != "" && !strings.Contains(a, ": sparkrun ") {
+			return a
+		}
+	}
+	return ""
+}
