@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -19,6 +20,7 @@ type proc struct {
 	t    *testing.T
 	cmd  *exec.Cmd
 	dir  string
+	runs string // where its runs lie
 	out  *syncBuffer
 	err  *syncBuffer
 	done chan struct{}
@@ -60,7 +62,11 @@ func startStdout(t *testing.T, dir string, out *os.File, args ...string) *proc {
 
 func launch(t *testing.T, dir string, env []string, out *os.File, args ...string) *proc {
 	t.Helper()
-	p := &proc{t: t, dir: dir, out: &syncBuffer{}, err: &syncBuffer{}, done: make(chan struct{})}
+	runs := filepath.Join(dir, "sparkrun-runs")
+	if i := slices.Index(args, "--runs-dir"); i >= 0 {
+		runs = args[i+1]
+	}
+	p := &proc{t: t, dir: dir, runs: runs, out: &syncBuffer{}, err: &syncBuffer{}, done: make(chan struct{})}
 	p.cmd = exec.Command(filepath.Join(bin, "sparkrun"), args...)
 	p.cmd.Dir = dir
 	p.cmd.Env = append(testEnv(dir), env...)
@@ -108,7 +114,7 @@ func blockedNVML(t *testing.T, dir string) []string {
 
 // id is the run's ID, "" before there is one.
 func (p *proc) id() string {
-	name, err := os.Readlink(filepath.Join(p.dir, "sparkrun-runs", "latest"))
+	name, err := os.Readlink(filepath.Join(p.runs, "latest"))
 	if err != nil {
 		return ""
 	}
@@ -116,7 +122,7 @@ func (p *proc) id() string {
 }
 
 func (p *proc) file(name string) string {
-	return filepath.Join(p.dir, "sparkrun-runs", "latest", name)
+	return filepath.Join(p.runs, "latest", name)
 }
 
 // wait returns the exit status a shell would show.

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -104,8 +105,7 @@ func TestTerminal(t *testing.T) {
 	p.command("stty -a > before; clear")
 	p.command("sparkrun --no-preflight -- python3 bar.py; echo sta''tus $?")
 	p.shows("size 100x30")
-	p.until("a bar", func(s string) bool { return strings.Contains(s, "/999 [00:01<00:02]") })
-	time.Sleep(300 * time.Millisecond) // some redraws
+	p.until("a bar that was drawn again and again", regexp.MustCompile(`[1-9]\d?%\|##`).MatchString)
 	if n := strings.Count(p.screen(), "/999 ["); n != 1 {
 		t.Errorf("the bar stands %d times on the screen:\n%s", n, p.screen())
 	}
@@ -198,9 +198,21 @@ func TestTerminalSuspend(t *testing.T) {
 	p.keys("C-z")
 	p.shows("Stopped")
 	p.command("fg")
-	time.Sleep(300 * time.Millisecond) // for the shell to give the terminal back
+	pid := int(readJSON(t, filepath.Join(run, "run.json"))["supervisor_pid"].(float64))
+	until(t, "the terminal is given back to the run", func() bool { return ownsTerminal(pid) })
 	p.keys("C-c")
 	p.until("the end", func(s string) bool { return strings.Contains(s, "stopped by SIGINT after 1 attempt") })
 	p.command("stty -a > after; cmp before after && echo restored'' fine")
 	p.shows("restored fine")
+}
+
+// ownsTerminal says whether a process runs, in the foreground of its terminal.
+func ownsTerminal(pid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	// State, ppid, pgrp, session, tty, tpgid.
+	return len(f) > 5 && f[0] != "T" && f[2] == f[5]
 }

@@ -264,7 +264,7 @@ func TestAKilledSensorsProcessIsAGap(t *testing.T) {
 func TestAMachineWithoutAGPUIsToldOnce(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, Options{
-		Exe:  machine{library: "/nonexistent/libnvidia-ml.so.1"}.exe(t),
+		Exe:  machine{lib: "/nonexistent/libnvidia-ml.so.1"}.exe(t),
 		Tick: 20 * time.Millisecond, Interval: 100 * time.Millisecond, Root: procWith(t, spark(t)),
 	})
 	if d, err := r.Device(t.Context()); err != nil || d.Source != "none" || d.ErrKind != "no-library" {

@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 
 // machine is what a sensors process sees.
 type machine struct {
-	// library is the path of the management library; "" is the fake one.
-	library  string
+	// lib is the path of the management library; "" is the fake one.
+	lib      string
 	scenario []string
 	env      []string
 	// flags are added to those that the sampler gives.
@@ -42,15 +42,15 @@ type machine struct {
 func (m machine) exe(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if m.library == "" {
+	if m.lib == "" {
 		if !nvml.Built {
 			t.Skip("needs a build with cgo: this one cannot read NVML")
 		}
-		m.library = fakenvml.Build(t)
+		m.lib = fakenvml.Build(t)
 	}
 	var b strings.Builder
 	b.WriteString("#!/bin/sh\n")
-	export := append([]string{"SPARKRUN_NVML_LIBRARY=" + m.library}, m.env...)
+	export := append([]string{"SPARKRUN_NVML_LIBRARY=" + m.lib}, m.env...)
 	if m.scenario != nil {
 		path := filepath.Join(dir, "scenario")
 		writeFile(t, path, strings.Join(m.scenario, "\n")+"\n")
@@ -214,7 +214,7 @@ func TestADriverThatHangsAtTheStartIsPending(t *testing.T) {
 
 func TestWithoutALibraryTheHostIsRead(t *testing.T) {
 	t.Parallel()
-	s := machine{library: "/nonexistent/libnvidia-ml.so.1", root: spark(t)}.start(t)
+	s := machine{lib: "/nonexistent/libnvidia-ml.so.1", root: spark(t)}.start(t)
 	first := <-s.lines
 	if d := first.Device; d == nil || first.Pending || d.Source != "none" || d.ErrKind != "no-library" || d.Err == "" {
 		t.Fatalf("first record = %+v", first)
@@ -297,7 +297,7 @@ func TestProbe(t *testing.T) {
 	if err != nil || d.Name != "NVIDIA GB10" || g.TempC.V != 71 {
 		t.Errorf("%+v %+v %v", d, g, err)
 	}
-	d, _, err = Probe(t.Context(), machine{library: "/nonexistent/libnvidia-ml.so.1"}.exe(t))
+	d, _, err = Probe(t.Context(), machine{lib: "/nonexistent/libnvidia-ml.so.1"}.exe(t))
 	if err != nil || d.Source != "none" || d.ErrKind != "no-library" {
 		t.Errorf("without a library: %+v %v", d, err)
 	}

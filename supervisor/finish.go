@@ -158,7 +158,7 @@ func (r *run) finish(leave <-chan struct{}) {
 	bounded(leave, time.Second, r.dir.ReleaseLast)
 	// For the morning, when the terminal is gone.
 	bounded(leave, time.Second, func() {
-		_ = runlog.WriteFile(r.dir.File("summary.txt"), []byte(strings.Join(r.redactAll(lines), "\n")+"\n")) // all of it is in run.json too
+		_ = runlog.WriteFile(r.dir.File("summary.txt"), []byte(strings.Join(r.redactAll(lines), "\n")+"\n")) // the terminal has them all the same
 	})
 	r.endLife()
 	r.unlock()
