@@ -51,23 +51,31 @@ func start(t *testing.T, dir string, args ...string) *proc {
 
 func startEnv(t *testing.T, dir string, env []string, args ...string) *proc {
 	t.Helper()
-	return launch(t, dir, env, nil, args...)
+	return launch(t, dir, nil, env, nil, args...)
+}
+
+// startUnder starts sparkrun through a program that ends in executing it, so that
+// the process is sparkrun's.
+func startUnder(t *testing.T, before []string, args ...string) *proc {
+	t.Helper()
+	return launch(t, t.TempDir(), before, nil, nil, args...)
 }
 
 // startStdout gives sparkrun a stdout and stderr of the test's own.
 func startStdout(t *testing.T, dir string, out *os.File, args ...string) *proc {
 	t.Helper()
-	return launch(t, dir, nil, out, args...)
+	return launch(t, dir, nil, nil, out, args...)
 }
 
-func launch(t *testing.T, dir string, env []string, out *os.File, args ...string) *proc {
+func launch(t *testing.T, dir string, before, env []string, out *os.File, args ...string) *proc {
 	t.Helper()
 	runs := filepath.Join(dir, "sparkrun-runs")
 	if i := slices.Index(args, "--runs-dir"); i >= 0 {
 		runs = args[i+1]
 	}
 	p := &proc{t: t, dir: dir, runs: runs, out: &syncBuffer{}, err: &syncBuffer{}, done: make(chan struct{})}
-	p.cmd = exec.Command(filepath.Join(bin, "sparkrun"), args...)
+	argv := slices.Concat(before, []string{filepath.Join(bin, "sparkrun")}, args)
+	p.cmd = exec.Command(argv[0], argv[1:]...)
 	p.cmd.Dir = dir
 	p.cmd.Env = append(testEnv(dir), env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.err

@@ -16,12 +16,18 @@ func (l Ladder) Forecast(j job.Job, s Situation) string {
 	switch {
 	case s.NoRetry:
 		return "no retries (--no-retry)"
+	case j.Container != nil && !s.ContainerEnds:
+		return fmt.Sprintf("no retries: the training runs inside a container of %s, and whether its processes are gone cannot be known", j.Container.Engine)
 	case j.Container != nil:
-		return fmt.Sprintf("no retries: the training runs inside a container of %s, which this version does not follow", j.Container.Engine)
+		text := fmt.Sprintf("the settings inside the container of %s are out of reach", j.Container.Engine)
+		if s.CanDrop && l.dropRung(s) != "" {
+			return "may: drop caches; " + text
+		}
+		return "no rung can fire: " + text
 	case j.Nodes > 1:
 		return fmt.Sprintf("no retries: the job spans %d machines, and all of them would have to change together", j.Nodes)
 	}
-	st := newState(s)
+	st := l.newState(s)
 	var parts, refusals []string
 	for _, r := range l.rungs {
 		if s.Deny[r.Name] {

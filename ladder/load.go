@@ -52,13 +52,68 @@ type ladderFile struct {
 	Rungs []rung `yaml:"rungs"`
 }
 
-// rules hold for every ladder.
+// rules hold for every ladder; configs/ladder.yaml says what each is for.
 type rules struct {
 	Drop struct {
 		MinFreedGiB     float64 `yaml:"min_freed_gib"`
 		ShortAttemptMin float64 `yaml:"short_attempt_min"`
+		// NeverAlone are kinds of death that a drop alone cannot cure.
+		NeverAlone []string `yaml:"never_alone"`
 	} `yaml:"drop"`
-	NoRungKinds map[string]string `yaml:"no_rung_kinds"`
+	Again struct {
+		Unsure   int `yaml:"unsure"`
+		CoTenant int `yaml:"co_tenant"`
+	} `yaml:"again"`
+	Lost struct {
+		Retries int `yaml:"retries"`
+	} `yaml:"lost"`
+	CoTenant struct {
+		Kinds  []string `yaml:"kinds"`
+		Levers []string `yaml:"levers"`
+		// ByMessage is how many retries in a row a lever of these earns where the kind
+		// is another.
+		ByMessage int `yaml:"by_message"`
+	} `yaml:"co_tenant"`
+	SameDeath    sameDeath `yaml:"same_death"`
+	NewException struct {
+		Steps int64 `yaml:"steps"`
+	} `yaml:"new_exception"`
+	Finished struct {
+		Levers []string `yaml:"levers"`
+	} `yaml:"finished"`
+	Phases       map[string]helps  `yaml:"phases"`
+	Kinds        map[string]helps  `yaml:"kinds"`
+	NoRungKinds  map[string]string `yaml:"no_rung_kinds"`
+	NoRungLevers []noRungLever     `yaml:"no_rung_levers"`
+}
+
+// sameDeath are the conditions of "smaller settings changed nothing".
+type sameDeath struct {
+	MinStep            int64   `yaml:"min_step"`
+	StepSlackPct       float64 `yaml:"step_slack_pct"`
+	PeakSlackPct       float64 `yaml:"peak_slack_pct"`
+	PeakSlackMiB       float64 `yaml:"peak_slack_mib"`
+	MinRequestMiB      float64 `yaml:"min_request_mib"`
+	CutsSameRequest    int     `yaml:"cuts_same_request"`
+	CutsLargerRequest  int     `yaml:"cuts_larger_request"`
+	CutsUnknownRequest int     `yaml:"cuts_unknown_request"`
+}
+
+// helps says which actions help against deaths of a sort.
+type helps struct {
+	Turns  []string `yaml:"turns"`
+	Once   []string `yaml:"once"`
+	Why    string   `yaml:"why"`
+	Advice string   `yaml:"advice"`
+	Alone  bool     `yaml:"alone"`
+}
+
+// noRungLever is a lever that leaves a rung nothing to help with.
+type noRungLever struct {
+	Lever  string   `yaml:"lever"`
+	Kinds  []string `yaml:"kinds"`
+	Causes []string `yaml:"causes"`
+	Advice string   `yaml:"advice"`
 }
 
 type builtIn struct {

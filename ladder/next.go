@@ -48,7 +48,7 @@ func (l Ladder) Next(s Situation) Decision {
 	if d, settled := l.settle(s); settled {
 		return d
 	}
-	st := newState(s)
+	st := l.newState(s)
 	var (
 		notes   []Note
 		advice  []string
@@ -67,7 +67,9 @@ func (l Ladder) Next(s Situation) Decision {
 				said = append(said, why)
 			}
 			if alone {
-				return st.retry(carried, nil, why, notes)
+				d := st.retry(carried, nil, why, notes)
+				d.Again = AgainDropped
+				return d
 			}
 			kind := notApplicable
 			if s.Drop == nil || !s.Drop.Done {
@@ -88,104 +90,41 @@ func (l Ladder) Next(s Situation) Decision {
 			}
 		}
 	}
+	return l.end(st, notes, advice)
+}
+
+// end is the decision where no rung is left.
+func (l Ladder) end(st *state, notes []Note, advice []string) Decision {
+	s := st.s
 	d := Decision{Act: "stop", Notes: notes, Knobs: st.now, Status75: allOOM(s.Past)}
-	last := s.Past[len(s.Past)-1]
 	switch {
+	case s.Job.Container != nil:
+		// Nothing was turned, so the ladder is not used up either.
+		d.Status75 = false
+		d.Stop = StopNoRungs
+		d.Why = fmt.Sprintf("the training runs inside a container of %s, whose settings sparkrun does not reach: only the same settings could be tried again", s.Job.Container.Engine)
 	case !turnable(s.Job):
-		d.Stop = "no-rungs"
+		d.Stop = StopNoRungs
 		d.Why = "no setting of this command is known to sparkrun, so nothing can be made smaller"
 		d.Advice = append(d.Advice, "tell sparkrun where length and batch go, as in: sparkrun --knob seq_len=4096 --knob micro_batch=8 --knob accumulation=1 -- COMMAND --len {seq_len} --bs {micro_batch} --accum {accumulation}")
-	case last.Phase == phaseLoad:
-		d.Stop = "nothing-left"
-		d.Why = "it died while loading the model, where neither length nor batch nor method helps"
-		d.Advice = append(d.Advice, "close what else uses memory, load without a second copy in host memory (low_cpu_mem_usage, mmap), or take a smaller or quantised model")
-	case last.Phase == phaseEval:
-		d.Stop = "nothing-left"
+	case st.only != nil && len(st.only.Turns) == 0:
+		d.Stop = StopNothingLeft
+		d.Why = st.only.Why
+		d.Advice = append(d.Advice, st.only.Advice)
+	case st.phase == phaseEval:
+		d.Stop = StopNothingLeft
 		d.Why = "it died in evaluation, and the evaluation batch cannot be made smaller"
-		d.Advice = append(d.Advice, "evaluate on fewer or shorter rows, or without collecting the logits")
+		d.Advice = append(d.Advice, st.only.Advice)
 	default:
-		d.Stop = "used-up"
+		d.Stop = StopUsedUp
 		d.Why = "the ladder is used up: every rung was taken, refused or cannot help"
-		d.Advice = append(advice, "take a smaller model, or spread this one over more machines")
+		d.Advice = advice
+		if st.only != nil {
+			d.Advice = append(d.Advice, st.only.Advice)
+		}
+		d.Advice = append(d.Advice, "take a smaller model, or spread this one over more machines")
 	}
 	return d
-}
-
-// settle answers everything that does not depend on the rungs. It is false
-// where the rungs decide.
-func (l Ladder) settle(s Situation) (Decision, bool) {
-	stop := func(name, why string) (Decision, bool) {
-		return Decision{Act: "stop", Stop: name, Why: why, Knobs: newState(s).now}, true
-	}
-	if len(s.Past) == 0 {
-		return stop("success", "nothing has run yet")
-	}
-	last := s.Past[len(s.Past)-1]
-	switch last.Answer {
-	case AnswerSuccess, "":
-		return stop("success", "the command succeeded")
-	case AnswerOOM, AnswerUnsure:
-	default:
-		return stop("not-oom", "the death was not a matter of memory, so the ladder does not retry it")
-	}
-	if s.NoRetry {
-		return stop("no-retry", "retries are off (--no-retry)")
-	}
-	if c := s.Job.Container; c != nil {
-		return stop("no-rungs", fmt.Sprintf("the training runs inside a container of %s, whose settings and processes this version does not reach: no retry", c.Engine))
-	}
-	if s.Job.Nodes > 1 {
-		return stop("no-rungs", fmt.Sprintf("the job spans %d machines, and all of them would have to change together: no retry", s.Job.Nodes))
-	}
-	limit := s.MaxAttempts
-	if limit <= 0 {
-		limit = defaultMaxAttempts
-	}
-	if len(s.Past) >= limit {
-		d, _ := stop("max-attempts", fmt.Sprintf("%d attempts were made, the most allowed (--max-attempts)", len(s.Past)))
-		d.Status75 = allOOM(s.Past)
-		return d, true
-	}
-	if last.Answer == AnswerUnsure {
-		for _, p := range s.Past[:len(s.Past)-1] {
-			if p.Answer == AnswerUnsure {
-				return stop("unsure-again", "for the second time it is not certain that memory was the reason")
-			}
-		}
-		return newState(s).retry(nil, nil, "it is not certain that memory was the reason: one retry with the same settings", nil), true
-	}
-	advice, ok := l.rules.NoRungKinds[last.Kind]
-	if !ok {
-		return Decision{}, false
-	}
-	if last.Kind == "co-tenant" && (len(s.Past) < 2 || s.Past[len(s.Past)-2].Kind != last.Kind) {
-		return newState(s).retry(nil, nil, "another process took the memory, so no rung is spent: the same settings again when memory is back", nil), true
-	}
-	d, _ := stop("not-memory", "no rung helps against this: "+advice)
-	d.Advice = []string{advice}
-	for _, r := range l.rungs {
-		d.Notes = append(d.Notes, Note{r.Name, notApplicable, "no setting of the ladder acts on a death of kind " + last.Kind})
-	}
-	return d, true
-}
-
-func newState(s Situation) *state {
-	st := &state{s: s, now: s.Job.Knobs.Clone()}
-	length := st.number(job.SeqLen)
-	for _, p := range s.Past {
-		if p.Knobs != nil {
-			st.now = p.Knobs.Clone()
-		}
-		n := st.number(job.SeqLen)
-		if n > 0 && n < length {
-			st.halved++
-		}
-		length = n
-	}
-	if len(s.Past) > 0 {
-		st.phase = s.Past[len(s.Past)-1].Phase
-	}
-	return st
 }
 
 // retry is the decision to start again with a step down, or with none.
@@ -240,13 +179,17 @@ func (l Ladder) drop(s Situation) (alone bool, why string) {
 	}
 	short := time.Duration(l.rules.Drop.ShortAttemptMin * float64(time.Minute))
 	switch {
+	case last.Lost:
+		return false, what + ", but the machine froze or lost power: the next attempt has to need less"
+	case slices.Contains(l.rules.Drop.NeverAlone, last.Kind) && !(last.Progressed && s.CanResume):
+		return false, what + ", which had counted as available already: the next attempt has to need less"
 	case tried && !(last.Progressed && s.CanResume):
 		return false, what + ", which did not help by itself before"
 	case freed < l.rules.Drop.MinFreedGiB:
 		return false, what + ", too little for an attempt of its own"
 	case d.MissingKiB.OK && float64(d.FreedKiB) < d.MissingKiB.V:
 		return false, what + fmt.Sprintf(", less than the %.1f GiB that were missing", d.MissingKiB.V/(1<<20))
-	case last.Duration >= short && !s.CanResume:
+	case last.Duration >= short && !s.CanResume && !l.rules.Phases[last.Phase].Alone:
 		return false, what + fmt.Sprintf(", but the attempt ran %s and cannot resume, so the next one does more", last.Duration.Round(time.Minute))
 	}
 	if s.CanResume && last.Progressed {

@@ -144,6 +144,10 @@ func TestDropCaches(t *testing.T) {
 		{"failed", func(s *Situation) { s.Drop = &Drop{Err: "permission denied"} }, false, ""},
 		{"not possible", func(s *Situation) { s.Drop, s.CanDrop = nil, false }, false, ""},
 		{"denied", func(s *Situation) { s.Deny = map[string]bool{"drop-caches": true} }, false, ""},
+		{"ended by the guard", func(s *Situation) { s.Past[0].Kind = "guard" }, false, "counted as available"},
+		{"ended by the guard after progress", func(s *Situation) {
+			s.Past[0].Kind, s.Past[0].Progressed, s.CanResume = "guard", true, true
+		}, true, "resuming with the same settings"},
 		{"tried before", func(s *Situation) {
 			s.Past = append(s.Past, s.Past[0])
 			s.Past[1].Rungs = []string{"drop-caches"}
@@ -214,11 +218,10 @@ func TestStops(t *testing.T) {
 		{"container, unsure", "", func(s *Situation) { s.Job.Container = &job.Container{}; s.Past[0].Answer = AnswerUnsure }, "no-rungs", false, ""},
 		{"two machines", "seq_len=4096", func(s *Situation) { s.Job.Nodes = 2 }, "no-rungs", false, ""},
 		{"nothing known", "output_dir=x", func(*Situation) {}, "no-rungs", true, "--knob seq_len=4096"},
-		{"shared memory", "seq_len=4096", func(s *Situation) { s.Past[0].Kind = "shm" }, "not-memory", false, "--shm-size"},
-		{"disk", "seq_len=4096", func(s *Situation) { s.Past[0].Kind = "disk" }, "not-memory", false, "disk"},
-		{"build", "seq_len=4096", func(s *Situation) { s.Past[0].Kind = "build" }, "not-memory", false, "MAX_JOBS"},
-		{"exhausted", "seq_len=4096", func(s *Situation) { s.Past[0].Kind = "exhausted" }, "not-memory", false, "shrank"},
-		{"co-tenant twice", "seq_len=4096", func(s *Situation) { s.Past[0].Kind = "co-tenant"; s.Past = slices.Repeat(s.Past, 2) }, "not-memory", false, "another process"},
+		{"shared memory", "seq_len=4096", func(s *Situation) { s.Past[0].Kind = "shm" }, "no-lever", false, "--shm-size"},
+		{"disk", "seq_len=4096", func(s *Situation) { s.Past[0].Kind = "disk" }, "no-lever", false, "disk"},
+		{"build", "seq_len=4096", func(s *Situation) { s.Past[0].Kind = "build" }, "no-lever", false, "MAX_JOBS"},
+		{"exhausted", "micro_batch=8 accumulation=1", func(s *Situation) { s.Past[0].Kind = "exhausted" }, "used-up", true, "one row at a time"},
 		{"loading", "seq_len=4096 micro_batch=8 accumulation=1 method=full lora_lr=1", func(s *Situation) { s.Past[0].Phase = "load" }, "nothing-left", true, "close what else"},
 		{"evaluation without its batch", "seq_len=4096 micro_batch=8 accumulation=1", func(s *Situation) { s.Past[0].Phase = "eval" }, "nothing-left", true, "fewer or shorter rows"},
 		{"lora without a learning rate", "seq_len=1024 micro_batch=1 accumulation=8 method=full learning_rate=2e-05", func(*Situation) {}, "used-up", true, "to go on with LoRA: sparkrun --knob lora_lr=0.0002 -- trl sft --x 'a b'"},
@@ -319,21 +322,6 @@ func TestSixteenBitRefused(t *testing.T) {
 	}
 }
 
-func TestUnsureAndCoTenantRetryUnchanged(t *testing.T) {
-	t.Parallel()
-	l := spark(t)
-	for _, set := range []func(*Past){
-		func(p *Past) { p.Answer = AnswerUnsure },
-		func(p *Past) { p.Kind = "co-tenant" },
-	} {
-		s := died("seq_len=4096")
-		set(&s.Past[0])
-		if d := l.Next(s); d.Act != "retry" || len(d.Rungs)+len(d.Changes) != 0 || d.Why == "" {
-			t.Errorf("%+v", d)
-		}
-	}
-}
-
 func TestForecast(t *testing.T) {
 	t.Parallel()
 	l := spark(t)
@@ -347,7 +335,13 @@ func TestForecast(t *testing.T) {
 		{"cannot drop, lora denied", "seq_len=2048 method=full lora_lr=1", func(s *Situation) { s.CanDrop = false; s.Deny = map[string]bool{"bf16-lora": true} }, "may: length 2048 -> 1024"},
 		{"exact", "seq_len=4096 micro_batch=2 accumulation=1 method=full", func(s *Situation) { s.Exact = true }, "may: drop caches, micro-batch 2 -> 1 (same effective batch)"},
 		{"unknown", "", nil, "may: drop caches; no setting of the command is known (tell them: --knob seq_len=4096 -- COMMAND --len {seq_len})"},
-		{"container", "seq_len=4096", func(s *Situation) { s.Job.Container = &job.Container{Engine: "docker"} }, "no retries: the training runs inside a container of docker, which this version does not follow"},
+		{"container", "seq_len=4096", func(s *Situation) { s.Job.Container = &job.Container{Engine: "docker"} }, "no retries: the training runs inside a container of docker, and whether its processes are gone cannot be known"},
+		{"container that can be ended", "seq_len=4096", func(s *Situation) {
+			s.Job.Container, s.ContainerEnds = &job.Container{Engine: "docker"}, true
+		}, "may: drop caches; the settings inside the container of docker are out of reach"},
+		{"container, caches stay", "seq_len=4096", func(s *Situation) {
+			s.Job.Container, s.ContainerEnds, s.CanDrop = &job.Container{Engine: "docker"}, true, false
+		}, "no rung can fire: the settings inside the container of docker are out of reach"},
 		{"off", "seq_len=4096", func(s *Situation) { s.NoRetry = true }, "no retries (--no-retry)"},
 		{"nothing at all", "seq_len=1024", func(s *Situation) { s.CanDrop = false }, "no rung can fire"},
 	} {

@@ -39,19 +39,33 @@ func walk(t *rapid.T, l Ladder, see func(s Situation, d Decision)) {
 		CanDrop:     rapid.Bool().Draw(t, "can drop"),
 		CanResume:   rapid.Bool().Draw(t, "can resume"),
 	}
+	if rapid.IntRange(0, 9).Draw(t, "container") == 0 {
+		s.Job.Container, s.ContainerEnds = &job.Container{Engine: "docker"}, rapid.Bool().Draw(t, "ends")
+	}
+	number(job.NumWorkers, 2)
 	if rapid.Bool().Draw(t, "size known") {
 		s.ModelParams, s.BudgetBytes = sample.Known(8e9), sample.Known(rapid.Float64Range(1e9, 3e10).Draw(t, "budget"))
 	}
 	d := Decision{Knobs: jobKnobs}
 	for n := 1; n <= 41; n++ {
-		s.Past = append(s.Past, Past{
+		p := Past{
 			Attempt: n, Rungs: d.Rungs, Knobs: d.Knobs,
-			Answer:     rapid.SampledFrom([]string{AnswerOOM, AnswerOOM, AnswerOOM, AnswerOOM, AnswerUnsure}).Draw(t, "answer"),
-			Kind:       rapid.SampledFrom([]string{"cuda-allocator", "kernel", "co-tenant"}).Draw(t, "kind"),
-			Phase:      rapid.SampledFrom([]string{"train", "train", "train", "eval", "load", "unknown"}).Draw(t, "phase"),
+			Answer:     rapid.SampledFrom([]string{AnswerOOM, AnswerOOM, AnswerOOM, AnswerOOM, AnswerOOM, AnswerOOM, AnswerUnsure, AnswerNotOOM}).Draw(t, "answer"),
+			Kind:       rapid.SampledFrom([]string{"cuda-allocator", "kernel-oom", "host-alloc", "cuda-allocator", "co-tenant", "exhausted", "shm"}).Draw(t, "kind"),
+			Phase:      rapid.SampledFrom([]string{"train", "train", "train", "eval", "load", "save", "optimizer-init", "unknown"}).Draw(t, "phase"),
+			Lever:      rapid.SampledFrom([]string{"", "micro-batch", "micro-batch", "workers", "workers", "wait", "wait", "disk", "pin-memory"}).Draw(t, "lever"),
+			Cause:      rapid.SampledFrom([]string{"", "", "worker", "fork"}).Draw(t, "cause"),
 			Duration:   time.Duration(rapid.IntRange(0, 60).Draw(t, "minutes")) * time.Minute,
 			Progressed: rapid.Bool().Draw(t, "progressed"),
-		})
+			Finished:   rapid.IntRange(0, 19).Draw(t, "finished") == 0,
+			Lost:       rapid.IntRange(0, 9).Draw(t, "lost") == 0,
+			Step:       rapid.Int64Range(0, 6).Draw(t, "step"),
+			Exception:  rapid.SampledFrom([]string{"", "MemoryError", "TypeError: x"}).Draw(t, "exception"),
+		}
+		if rapid.Bool().Draw(t, "sizes known") {
+			p.PeakKiB, p.RequestedBytes = sample.Known(1e8), sample.Known(float64(rapid.IntRange(1, 3).Draw(t, "GiB"))*gib)
+		}
+		s.Past = append(s.Past, p)
 		s.Drop = nil
 		if l.WantsDrop(s) {
 			s.Drop = &Drop{Done: rapid.Bool().Draw(t, "dropped"), How: "system", FreedKiB: rapid.Int64Range(0, 20<<20).Draw(t, "freed")}
@@ -60,6 +74,9 @@ func walk(t *rapid.T, l Ladder, see func(s Situation, d Decision)) {
 		see(s, d)
 		if d.Act == "stop" {
 			return
+		}
+		if len(s.Past) >= s.MaxAttempts {
+			t.Fatalf("attempt %d of at most %d", len(s.Past)+1, s.MaxAttempts)
 		}
 	}
 	t.Fatal("the ladder does not end")
@@ -146,9 +163,88 @@ func TestSparkOrderIsNeverSkipped(t *testing.T) {
 					t.Fatalf("the batch is cut while the length is still %d (halved %d times)", n, halved)
 				}
 			}
-			if d.Knobs[job.Method] != now[job.Method] && value(now, job.MicroBatch) > 1 && value(now, job.Accumulation) > 0 {
+			p := s.Past[len(s.Past)-1]
+			batchHelps := p.Kind != "exhausted" && p.Phase != "optimizer-init"
+			if batchHelps && d.Knobs[job.Method] != now[job.Method] && value(now, job.MicroBatch) > 1 && value(now, job.Accumulation) > 0 {
 				t.Fatal("the method changes while the batch could still be split")
 			}
 		})
 	})
+}
+
+// What must never be tried again is not, and the same settings are tried again no
+// more often than the table says.
+func TestRetryLimits(t *testing.T) {
+	for _, name := range []string{"spark", "preserving"} {
+		l := named(t, name)
+		rapid.Check(t, func(t *rapid.T) {
+			unsure, tenants, drops, progressed, lost := 0, 0, 0, 0, 0
+			walk(t, l, func(s Situation, d Decision) {
+				p := s.Past[len(s.Past)-1]
+				if p.Progressed {
+					progressed++
+				}
+				if (d.Act == "stop") == (d.Stop == "") {
+					t.Fatalf("%s with the word %q", d.Act, d.Stop)
+				}
+				if p.Finished && d.Act != "stop" {
+					t.Fatal("a finished training is started again")
+				}
+				if p.Answer == AnswerNotOOM && (d.Act != "stop" || d.Status75) {
+					t.Fatal("a death for another reason is tried again, or called a lack of memory")
+				}
+				if d.Act == "stop" {
+					return
+				}
+				if s.Job.Container != nil && (!s.ContainerEnds || len(d.Changes) > 0) {
+					t.Fatal("a container that may still live, or settings inside one that changed")
+				}
+				if len(changed(p.Knobs, d.Knobs)) != len(d.Step) {
+					t.Fatalf("step %v leads from %v to %v", d.Step, p.Knobs, d.Knobs)
+				}
+				if len(d.Step) > 0 {
+					if d.Again != "" {
+						t.Fatal("a step down that calls itself the same again")
+					}
+					byData := p.Lever == "workers" && (p.Cause == "fork" || p.Cause == "worker" && p.Kind == "host-alloc")
+					if p.Answer != AnswerOOM || p.Kind == "co-tenant" || p.Kind == "shm" || p.Lever == "disk" || byData {
+						t.Fatalf("a rung is spent on %+v", p)
+					}
+					if p.Lever == "wait" && (len(s.Past) < 2 || !l.coTenant(s.Past[len(s.Past)-2])) {
+						t.Fatal("a rung is spent where another process was named for the first time")
+					}
+					for _, c := range d.Step {
+						eval := p.Phase == "eval"
+						if eval != (c.Knob == job.EvalBatch) || p.Phase == "save" || p.Phase == "load" {
+							t.Fatalf("%s is turned after a death in %s", c.Knob, p.Phase)
+						}
+					}
+					tenants = 0
+					if p.Lost {
+						lost++
+					}
+				} else if p.Lost && d.Again == AgainDropped {
+					t.Fatal("a bare drop after a freeze")
+				}
+				switch d.Again {
+				case AgainUnsure:
+					unsure++
+				case AgainCoTenant:
+					tenants++
+				case AgainDropped:
+					drops++
+				default:
+					if len(d.Step) == 0 {
+						t.Fatal("the same settings again, without a reason")
+					}
+				}
+				if d.Again != AgainCoTenant {
+					tenants = 0
+				}
+				if unsure > 1 || tenants > 3 || drops > 1+progressed || lost > 1 {
+					t.Fatalf("again: unsure %d, co-tenant %d in a row, drops %d (progress %d), freezes %d", unsure, tenants, drops, progressed, lost)
+				}
+			})
+		})
+	}
 }

@@ -8,6 +8,32 @@ import (
 	"sparkrun/ladder/trainer"
 )
 
+// Why the same settings are tried once more (Decision.Again).
+const (
+	AgainUnsure   = "unsure"
+	AgainCoTenant = "co-tenant"   // wait in the gate until the memory is back
+	AgainDropped  = "drop-caches" // the rung of that name, by itself
+)
+
+// Why nothing follows (Decision.Stop).
+const (
+	StopSuccess      = "success"
+	StopFinished     = "finished"         // the trainer had reported its end
+	StopNotOOM       = "not-oom"          // memory was not the reason
+	StopSettingBroke = "setting-broke-it" // the change made it fail in a new way
+	StopOtherCause   = "other-cause"      // it died earlier than before, of something else
+	StopNotMemory    = "not-memory"       // smaller settings changed nothing
+	StopNoLever      = "no-lever"         // no rung acts on this kind of death
+	StopCoTenant     = "co-tenant"        // somebody else takes the memory again and again
+	StopUnsureAgain  = "unsure-again"
+	StopLostAgain    = "lost-again" // the machine froze again
+	StopNoRetry      = "no-retry"
+	StopMaxAttempts  = "max-attempts"
+	StopNoRungs      = "no-rungs"     // no setting of this command is in reach
+	StopNothingLeft  = "nothing-left" // nothing helps in the phase it died in
+	StopUsedUp       = "used-up"
+)
+
 // The answers of a verdict, as ladder/oom writes them.
 const (
 	AnswerOOM     = "oom"
@@ -37,6 +63,30 @@ type Past struct {
 	Progressed bool `json:"progressed"`
 	// Quote is the line that tells most about the death.
 	Quote string `json:"quote,omitempty"`
+
+	// Lever is the verdict's word for the first thing that helps ("length",
+	// "workers", "wait"...); empty where it names none.
+	Lever string `json:"lever,omitempty"`
+	// Cause is the verdict's word that tells apart deaths of one kind; empty where
+	// it names none.
+	Cause string `json:"cause,omitempty"`
+	// Reason is the verdict's word where the answer is not an out-of-memory.
+	Reason string `json:"reason,omitempty"`
+	// Exception is class and message of the fatal exception, cleaned; empty where
+	// none was seen.
+	Exception string `json:"exception,omitempty"`
+	// RequestedBytes is the size of the allocation that failed.
+	RequestedBytes sample.Num `json:"requested_bytes,omitzero"`
+	// PeakKiB is the most memory the job is known to have used: MemTotal less the
+	// lowest MemAvailable, or its cgroup's peak.
+	PeakKiB sample.Num `json:"peak_kib,omitzero"`
+	// Finished says that the trainer reported its end.
+	Finished bool `json:"finished,omitempty"`
+	// Lost says that the machine froze or lost power under the attempt.
+	Lost bool `json:"lost,omitempty"`
+	// CoTenant names the process outside the job that took the memory; empty
+	// where none did.
+	CoTenant string `json:"co_tenant,omitempty"`
 }
 
 // Drop is what became of the drop-caches effect after the last death.
@@ -70,6 +120,10 @@ type Situation struct {
 	// CanResume says that a complete checkpoint is there and that the trainer
 	// takes it up with unchanged settings.
 	CanResume bool
+	// ContainerEnds says, of a command in a container, that the processes inside are
+	// known to be gone or can be ended; without that nothing is started beside
+	// them. It means nothing for other commands.
+	ContainerEnds bool
 	// ModelParams counts the model's parameters; BudgetBytes is the memory the
 	// run may use.
 	ModelParams, BudgetBytes sample.Num
@@ -101,8 +155,10 @@ type Decision struct {
 	// Why is one sentence, announced before the change is made.
 	Why   string `json:"why"`
 	Notes []Note `json:"notes"`
-	// Stop is one of "success", "not-oom", "unsure-again", "no-retry",
-	// "max-attempts", "used-up", "no-rungs", "nothing-left", "not-memory".
+	// Again says why the same settings are tried once more; empty for a step down
+	// and for a stop.
+	Again string `json:"again,omitempty"`
+	// Stop says in one word why nothing follows: one of the Stop constants.
 	Stop string `json:"stop,omitempty"`
 	// Status75 is set when the run's exit status is 75: every attempt was out of
 	// memory and no rung is left.

@@ -2,6 +2,7 @@ package ladder
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,11 +16,11 @@ const (
 	notApplicable = "not-applicable"
 )
 
-// The phases of a death that some settings cannot cure.
-const (
-	phaseLoad = "load"
-	phaseEval = "eval"
-)
+// evalBatch stands in for the micro-batch in evaluation, in the table of phases.
+const evalBatch = "eval-batch"
+
+// phaseEval is the phase whose batch is another setting.
+const phaseEval = "eval"
 
 // turn is what one action makes of the settings in force: either a step down
 // with its reason, or a note that says why there is none.
@@ -45,6 +46,11 @@ type state struct {
 	s     Situation
 	now   job.Knobs
 	phase string
+	// only says what helps against the last death; nil where everything may.
+	only *helps
+	// triedOnce is set where a cut has already been answered by another death of the
+	// same sort.
+	triedOnce bool
 	// halved counts how often the length was halved so far.
 	halved int
 }
@@ -64,16 +70,23 @@ func (st *state) change(k job.Knob, to, reason string) trainer.Change {
 
 // do returns what one action of a rung does to the settings in force.
 func (st *state) do(action string, r rung) turn {
-	if st.phase == phaseLoad {
-		return no(notApplicable, "it died while loading the model, where neither length nor batch nor method counts")
+	if st.s.Job.Container != nil {
+		return no(notApplicable, "the settings inside the container are out of reach")
+	}
+	if b := st.only; b != nil {
+		switch {
+		case action == microBatch && slices.Contains(b.Turns, evalBatch):
+			return st.evalBatch()
+		case slices.Contains(b.Turns, action):
+		case slices.Contains(b.Once, action) && !st.triedOnce:
+		default:
+			return no(notApplicable, "%s", b.Why)
+		}
 	}
 	switch action {
 	case length:
 		return st.shorten(r)
 	case microBatch:
-		if st.phase == phaseEval {
-			return st.evalBatch()
-		}
 		return st.splitBatch()
 	case gradCkpt:
 		return st.checkpointing()
@@ -90,8 +103,6 @@ func (st *state) shorten(r rung) turn {
 	n := st.number(job.SeqLen)
 	floor := max(r.Floor, st.s.Floor)
 	switch {
-	case st.phase == phaseEval:
-		return no(notApplicable, "it died in evaluation: only the evaluation batch counts")
 	case n == 0:
 		return no(notApplicable, "the sequence length is not a setting that sparkrun can turn here")
 	case st.s.Exact:
@@ -187,8 +198,6 @@ func (st *state) checkpointing() turn {
 	set, ok := st.now[job.GradCkpt]
 	on, err := strconv.ParseBool(set.Value)
 	switch {
-	case st.phase == phaseEval:
-		return no(notApplicable, "it died in evaluation, which keeps no activations")
 	case !ok || err != nil:
 		return no(notApplicable, "activation checkpointing is not a setting that sparkrun can turn here")
 	case on:
@@ -212,8 +221,6 @@ func (st *state) lora(r rung) turn {
 		t := no(notApplicable, "it is not a full fine-tune")
 		t.ended = st.now[job.Method].Value == "lora"
 		return t
-	case st.phase == phaseEval:
-		return no(notApplicable, "it died in evaluation: only the evaluation batch counts")
 	case st.s.Exact:
 		return no(refused, "--exact: LoRA is a different experiment")
 	}
@@ -262,8 +269,6 @@ func (st *state) sixteenBit() turn {
 		return t
 	case st.now[job.Method].Value != "qlora":
 		return no(notApplicable, "the model is not quantised")
-	case st.phase == phaseEval:
-		return no(notApplicable, "it died in evaluation: only the evaluation batch counts")
 	case s.Exact:
 		return no(refused, "--exact: unquantised LoRA is a different experiment")
 	case !s.ModelParams.OK || s.ModelParams.V <= 0:

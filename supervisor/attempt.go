@@ -20,8 +20,11 @@ import (
 	"sparkrun/internal/sample"
 	"sparkrun/ladder/oom"
 	"sparkrun/ladder/trainer"
+	"sparkrun/supervisor/engine"
 	"sparkrun/supervisor/follow"
+	"sparkrun/supervisor/guard"
 	"sparkrun/supervisor/holder"
+	"sparkrun/supervisor/hygiene"
 	"sparkrun/supervisor/runlog"
 )
 
@@ -62,9 +65,28 @@ type attempt struct {
 	cgroup  cgroupCount
 	ownCG   cgroupCount
 	vmKills sample.Num
+	// before is what lay in shared memory before the start, to tell what is ours.
+	before hygiene.Before
+	// box is the container behind a container client; engineStatus is the exit
+	// status that its engine gives.
+	box          box
+	engineStatus *int
+	// ending is who ended it where that was sparkrun: the guard, or the limit for
+	// one that hung. Written before its end is told.
+	ending runlog.EndedBy
+	// hung says that nothing moved any more after an out-of-memory line and that
+	// the attempt was ended for it.
+	hung atomic.Bool
+	// quiet is what tells a hang, limits what the child may use, space what was
+	// left where it writes.
+	quiet  quiet
+	limits limits
+	space  space
 
 	mu       sync.Mutex
-	tree     map[int]string
+	tree     map[int]oom.TreeProc
+	starts   map[int]uint64  // start time of those in tree, in clock ticks since boot
+	shm      map[string]bool // what it was seen to hold in /dev/shm
 	mapped   map[string]bool
 	first    trainer.Step
 	last     trainer.Step
@@ -79,6 +101,18 @@ type attempt struct {
 	// pending is the newest step, held until the next one: its loss is printed
 	// on a line of its own, after the bar. The line reader's own.
 	pending *runlog.Step
+
+	// lowest is the least MemAvailable while it ran, lastSample the newest reading,
+	// told what the guard knows of it; behind mu.
+	lowest     sample.Num
+	lastSample *sample.Sample
+	told       holder.Floors
+	acted      *guard.Action // as the guard told it, for an attempt whose exit is lost
+	toldAt     time.Time
+	// asked counts how often its end was asked for; cleaned says that what it left
+	// was looked for.
+	asked   atomic.Int32
+	cleaned atomic.Bool
 
 	// What became of it; written by the loop.
 	endKind runlog.EndKind
@@ -165,7 +199,8 @@ func (r *run) prepare(a *attempt) (holder.Spec, error) {
 		}
 	}
 	env, added := r.childEnv(a)
-	argv := a.rewrite.Argv
+	a.before = hygiene.Snapshot()
+	argv := r.planContainer(a, a.rewrite.Argv, env)
 	path := r.path
 	if argv[0] != r.argv[0] {
 		if path, err = lookCommand(argv[0], r.o.Dir, r.o.Env); err != nil {
@@ -180,6 +215,7 @@ func (r *run) prepare(a *attempt) (holder.Spec, error) {
 		PTY: !r.o.NoPTY, Rows: rows, Cols: cols, Stdin: a.plan.mode,
 		Cgroup: r.o.Cgroup, OOMScoreAdj: childOOMScoreAdj,
 		Grace: r.o.Grace, MinFree: r.o.MinFree, Reserve: filepath.Join(r.dir.Path, runlog.ReserveName),
+		Guard: r.o.Guard, Clock: r.clk, AwaitTree: a.box.client && a.box.plan.Reach != engine.ReachNone,
 	}
 	if r.sockDir != "" {
 		spec.Socket = filepath.Join(r.sockDir, r.dir.ID+"."+strconv.Itoa(a.n)+".sock")
@@ -351,5 +387,8 @@ func (r *run) attach(a *attempt, spec holder.Spec) {
 		go a.pump(r)
 	}
 	go r.watchTree(ctx, a)
+	go r.watchQuiet(ctx, a)
+	go a.space.watch(ctx, r.writesTo(a))
+	go r.followContainer(ctx, a)
 	go a.takeOrders(r)
 }

@@ -16,6 +16,7 @@ import (
 	"sparkrun/ladder/trainer"
 	"sparkrun/preflight"
 	"sparkrun/sampler"
+	"sparkrun/supervisor/gate"
 )
 
 // preflight checks the machine and tells the loop what came of it.
@@ -90,6 +91,12 @@ func (r *run) meetGPU(ctx context.Context) {
 	r.detector.Device(dev)
 	r.found.gpu, r.found.driver = dev.Name, dev.DriverVersion
 	r.mu.Unlock()
+	if _, ok := r.samp.First(ctx); ok {
+		held := gate.GPUSizes(r.gpuHolders())
+		r.mu.Lock()
+		r.gpuHeld = held
+		r.mu.Unlock()
+	}
 }
 
 // device asks the sampler for the GPU.

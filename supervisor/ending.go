@@ -11,9 +11,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sparkrun/internal/clock"
 	"sparkrun/internal/event"
 	"sparkrun/internal/proctree"
 	"sparkrun/supervisor/holder"
+	"sparkrun/supervisor/runlog"
 )
 
 // awaitEnd waits for exit.json, which alone is the end of an attempt, and then
@@ -67,24 +69,65 @@ func (r *run) attemptOver(a *attempt, e *holder.Exit) {
 	if e.SlowestSync > 2*time.Second {
 		r.log.Event(event.Event{Attempt: a.n, Kind: event.Hygiene, Level: event.Warn, Msg: fmt.Sprintf("the disk was slow: one sync of output.log took %.1f s", e.SlowestSync.Seconds()), Data: map[string]any{"sync_s": e.SlowestSync.Seconds()}})
 	}
-	status := e.Status()
+	status, by := e.Status(), runlog.EndedBy("")
+	if engineStatus, known := r.settle(a, func() (bool, bool) { return endedByUs(a, e) }); known {
+		a.engineStatus, status = &engineStatus, engineStatus
+	}
+	a.box.close()
+	end := e.Boot
+	if a.box.client || end == 0 { // or it could not be reaped
+		end = max(end, clock.Boottime()) // with a container the attempt was its
+	}
+	if guardEnded(e) {
+		by = runlog.ByGuard
+	}
 	// A child without a signal of ours ended by itself, whatever was asked for
 	// in the meantime.
 	unasked, escalated := true, false
 	for _, sent := range e.Stops {
-		if sent.T > e.T {
-			continue // to what the child left behind; the same format, so text compares
+		if sent.T > e.T || sent.By == holder.ByGuard {
+			continue // to what the child left behind (the same format, so text compares), or nobody's wish
 		}
 		unasked = false
 		escalated = escalated || sent.To == holder.ToTree
 	}
+	if n := a.asked.Load(); a.box.client && n > 0 {
+		unasked, escalated = false, escalated || n > 1
+	}
+	if a.hung.Load() && !unasked {
+		by = runlog.ByLimit
+	}
+	a.ending = by
+	if left := endedWords(e.Ended); left != "" && by == "" && unasked {
+		r.log.Event(event.Event{
+			Attempt: a.n, Kind: event.Hygiene, Level: event.Warn,
+			Msg:  "ended what the command had left running: " + left + " (a service that is to live on has to be started outside of the run)",
+			Data: map[string]any{"ended": len(e.Ended)},
+		})
+	}
+	for _, note := range e.Notes {
+		r.log.Event(event.Event{Attempt: a.n, Kind: event.Internal, Level: event.Warn, Msg: note})
+	}
 	for _, p := range e.Survivors {
 		r.log.Event(event.Event{Attempt: a.n, Kind: event.RunStop, Level: event.Error, Msg: fmt.Sprintf("process %d (%s) could not be ended, not even by SIGKILL: it hangs in the kernel", p.PID, p.Comm)})
 	}
-	r.post(Input{Kind: ChildEnded, Status: status, Escalated: escalated, Unasked: unasked, Container: r.job.Container != nil}, func() {
-		a.end = r.clk.At(e.Boot)
+	r.post(Input{Kind: ChildEnded, Status: status, Escalated: escalated, Unasked: unasked, Container: r.job.Container != nil, By: by}, func() {
+		a.end = r.clk.At(end)
 		a.cancel()
 	})
+}
+
+// endedWords names processes, three at most; "" for none.
+func endedWords(ps []holder.Ended) string {
+	var names []string
+	for i, p := range ps {
+		if i == 3 {
+			names = append(names, fmt.Sprintf("%d more", len(ps)-i))
+			break
+		}
+		names = append(names, fmt.Sprintf("%s (pid %d)", p.Comm, p.PID))
+	}
+	return strings.Join(names, ", ")
 }
 
 // readToEnd waits until the line reader has seen all there is; a verdict from
@@ -106,12 +149,14 @@ func (r *run) attemptLost(a *attempt) {
 		cgroup = r.o.Cgroup
 	}
 	ended, left := sweep("SPARKRUN_RUN_ID="+r.dir.ID, cgroup, 5*time.Second)
+	inside := r.endLost(a)
 	a.lost.Store(true)
 	r.readToEnd(a)
 	reason := fmt.Sprintf("the holder of attempt %d died without a word; %d processes it left were ended", a.n, ended)
 	if left > 0 {
 		reason += fmt.Sprintf(", %d could not be", left)
 	}
+	reason += inside
 	r.post(Input{Kind: AttemptLost, Reason: reason}, func() {
 		a.end = r.clk.Now()
 		a.cancel()
@@ -170,6 +215,7 @@ type stopOrder struct {
 // order queues a step; they reach the holder in this order. A queue that is full
 // holds more wishes to hurry than there are steps.
 func (a *attempt) order(o stopOrder) {
+	a.asked.Add(1)
 	select {
 	case a.orders <- o:
 	default:
@@ -183,7 +229,7 @@ func (a *attempt) takeOrders(r *run) {
 		case <-r.over:
 			return
 		case o := <-a.orders:
-			if err := a.stop(o.signal, o.grace); err != nil {
+			if err := a.stop(o.signal, o.grace, r.endFailed(a)); err != nil {
 				r.log.Event(event.Event{Attempt: a.n, Kind: event.Internal, Level: event.Error, Msg: err.Error()})
 			}
 		}
@@ -192,7 +238,12 @@ func (a *attempt) takeOrders(r *run) {
 
 // stop sends the order to stop through the socket, or by signal where there is
 // none.
-func (a *attempt) stop(name string, grace time.Duration) error {
+func (a *attempt) stop(name string, grace time.Duration, failed func(error)) error {
+	if a.exit.Load() != nil && a.box.client {
+		// The client has gone before its container.
+		a.box.beginEnd(grace, failed)
+		return nil
+	}
 	if a.client != nil {
 		if err := a.client.Stop(name, grace); err == nil {
 			return nil

@@ -19,6 +19,7 @@ import (
 	"sparkrun/internal/sample"
 	"sparkrun/ladder/oom"
 	"sparkrun/sampler/kmsg"
+	"sparkrun/supervisor/guard"
 )
 
 // kernelLog keeps what the kernel said during the run, within bounds: the ring
@@ -27,7 +28,12 @@ type kernelLog struct {
 	mu    sync.Mutex
 	lines []oom.KernelRecord
 	err   string
-	ours  func(pid int) bool
+	// daemons says why the daemons that kill could not be followed, "" if they
+	// are.
+	daemons string
+	// xids counts the driver's errors by number: one fault writes hundreds.
+	xids map[int]int
+	ours func(pid int) bool
 }
 
 // kernelKeep is how many records are kept; an out-of-memory report with its
@@ -36,8 +42,14 @@ const kernelKeep = 5000
 
 // followKernel begins to follow the kernel log. It is open when it returns, so
 // that nothing a child causes can come before.
-func followKernel(ctx context.Context, clk clock.Clock, sink event.Sink, ours func(pid int) bool) *kernelLog {
-	k := &kernelLog{ours: ours}
+func followKernel(ctx context.Context, clk clock.Clock, env []string, sink event.Sink, ours func(pid int) bool) *kernelLog {
+	k := &kernelLog{ours: ours, xids: map[int]int{}}
+	kmsg.FollowDaemons(ctx, env, func(l sample.KernelLine) { k.add(clk, l, sink) }, func(why string) {
+		k.mu.Lock()
+		k.daemons = why
+		k.mu.Unlock()
+		sink(event.Event{Kind: event.SensorAbsent, Level: event.Info, Msg: why})
+	})
 	log, err := kmsg.Open()
 	if err != nil {
 		k.fail(err, sink)
@@ -79,9 +91,40 @@ func (k *kernelLog) add(clk clock.Clock, l sample.KernelLine, sink event.Sink) {
 			}
 		}
 		sink(e)
-	case strings.Contains(l.Text, "NVRM: Xid"):
-		sink(event.Event{T: rec.T, Kind: event.KernelXid, Level: event.Warn, Msg: "kernel: " + l.Text})
+	case isDaemonKill(l.Text):
+		sink(event.Event{T: rec.T, Kind: event.KernelOOM, Level: event.Info, Msg: l.Text})
+	default:
+		k.xid(rec, sink)
 	}
+}
+
+// xid tells the first driver error of each number; the rest are counted.
+func (k *kernelLog) xid(rec oom.KernelRecord, sink event.Sink) {
+	n, ok := kmsg.Xid(rec.Text)
+	if !ok {
+		return
+	}
+	k.mu.Lock()
+	k.xids[n]++
+	first := k.xids[n] == 1
+	k.mu.Unlock()
+	if first {
+		sink(event.Event{T: rec.T, Kind: event.KernelXid, Level: event.Warn, Msg: "kernel: " + rec.Text, Data: map[string]any{"xid": n}})
+	}
+}
+
+// isDaemonKill says whether a daemon that watches memory tells of a kill.
+func isDaemonKill(text string) bool {
+	return strings.HasPrefix(text, "systemd-oomd[") && strings.Contains(text, "Killed ") ||
+		strings.HasPrefix(text, "earlyoom[") && strings.Contains(text, "sending SIG") ||
+		strings.HasPrefix(text, "slurm") && strings.Contains(text, "oom")
+}
+
+// daemonsErr says why the daemons could not be followed.
+func (k *kernelLog) daemonsErr() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.daemons
 }
 
 // killedPID finds whom an out-of-memory record names.
@@ -124,11 +167,23 @@ func grown(from, to sample.Num) sample.Num {
 
 // gather collects the evidence of an attempt that has ended.
 func (r *run) gather(a *attempt) oom.Evidence {
-	ev := oom.Evidence{Signals: a.stops, Start: a.start, End: a.end, TreePIDs: map[int]string{}}
+	ev := oom.Evidence{Signals: a.stops, Start: a.start, End: a.end, Tree: map[int]oom.TreeProc{}}
 	killed := false
-	if e := a.exit.Load(); e != nil {
+	// A number is not given away before its process is reaped: those reaped here were
+	// ours to the end, however long ago they were last looked at.
+	reaped := map[int]string{}
+	e := a.exit.Load()
+	if e != nil {
 		ev.Exit = oom.Exit{Known: true, Code: e.Code, Signal: e.Signal, T: a.end}
-		killed = e.Signal == "SIGKILL"
+		if n := a.engineStatus; n != nil && *n != e.Status() {
+			// The client died of something else than its container.
+			ev.Exit.Code, ev.Exit.Signal = *n, ""
+		}
+		killed = e.Signal == "SIGKILL" || e.Status() == 137
+		ev.Guard = r.guardEvidence(e.Guard)
+		if e.AddressLimit > 0 {
+			a.limits.note(e.AddressLimit)
+		}
 		for _, p := range e.Orphans {
 			ws := unix.WaitStatus(p.Status)
 			one := oom.Reaped{PID: p.PID, Comm: p.Comm, Code: ws.ExitStatus()}
@@ -136,21 +191,25 @@ func (r *run) gather(a *attempt) oom.Evidence {
 				one.Signal = unix.SignalName(ws.Signal())
 			}
 			ev.Reaped = append(ev.Reaped, one)
-			ev.TreePIDs[p.PID] = p.Comm
+			reaped[p.PID] = p.Comm
 			killed = killed || one.Signal == "SIGKILL"
 		}
 	}
 	// The kernel writes its record before the signal arrives, but its log is
 	// read by another goroutine: give that a moment.
-	if killed && len(a.stops) == 0 {
-		for i := 0; i < 25 && !r.kernel.sawKill(a.start.Add(-time.Second)); i++ {
+	if killed && len(a.stops) == 0 && ev.Guard == nil {
+		for i := 0; i < 25 && !r.kernel.sawKill(a.start); i++ {
 			time.Sleep(10 * time.Millisecond)
 		}
 	}
-	ev.Kernel, ev.KernelErr = r.kernel.since(a.start.Add(-time.Second))
+	// Not a moment earlier: the attempt before may have died in the same cgroup.
+	ev.Kernel, ev.KernelErr = r.kernel.since(a.start)
 	ev.KernelReadable = ev.KernelErr == ""
 	if !ev.KernelReadable {
 		ev.Unreadable = append(ev.Unreadable, "kernel log: "+ev.KernelErr)
+	}
+	if why := r.kernel.daemonsErr(); why != "" {
+		ev.Unreadable = append(ev.Unreadable, why)
 	}
 	if n, err := meminfo.OOMKills("/"); err == nil {
 		ev.VMOOMKillDelta = grown(a.vmKills, sample.Known(float64(n)))
@@ -158,30 +217,55 @@ func (r *run) gather(a *attempt) oom.Evidence {
 		ev.Unreadable = append(ev.Unreadable, err.Error())
 	}
 	if a.cgroup.dir != "" {
-		ev.CgroupPath = cgroupName(a.cgroup.dir)
+		ev.CgroupPaths = []string{cgroupName(a.cgroup.dir)}
 		ev.CgroupOOMKillDelta = grown(a.cgroup.kills, readCgroupKills(a.cgroup.dir))
+		ev.CgroupOOMEvents = grown(a.cgroup.ooms, readCgroupOOMs(a.cgroup.dir))
 	} else if killed {
 		// The cgroup is shared with us and the user's shell; its count is
 		// evidence only together with a kill of our own.
 		ev.CgroupOOMKillDelta = grown(a.ownCG.kills, readCgroupKills(a.ownCG.dir))
+		ev.CgroupOOMEvents = grown(a.ownCG.ooms, readCgroupOOMs(a.ownCG.dir))
 	}
 	if r.samp != nil {
 		ev.Samples = r.samp.Window(time.Minute)
 	} else {
 		ev.Unreadable = append(ev.Unreadable, "memory samples: the sampler did not start")
 	}
-	ev.ShmUsedPct, ev.DiskFreeMinKiB = diskFigures(r.o.Dir)
+	a.space.lookShm() // before anything of it is removed
+	ev.ShmUsedPct, ev.DiskFreeMinKiB = a.space.worst()
+	ev.AddressLimitKiB = a.limits.addressKiB()
+	if ev.AllocConf = lookupEnv(r.o.Env, "PYTORCH_ALLOC_CONF"); ev.AllocConf == "" {
+		ev.AllocConf = lookupEnv(r.o.Env, "PYTORCH_CUDA_ALLOC_CONF")
+	}
+	a.box.evidence(&ev)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for pid, comm := range a.tree {
-		ev.TreePIDs[pid] = comm
+	for pid, p := range a.tree {
+		ev.Tree[pid] = p
 	}
-	if a.started.ChildPID != 0 {
-		if _, ok := ev.TreePIDs[a.started.ChildPID]; !ok {
-			ev.TreePIDs[a.started.ChildPID] = filepath.Base(a.rewrite.Argv[0])
+	if pid := a.started.ChildPID; pid != 0 {
+		if _, ok := ev.Tree[pid]; !ok {
+			ev.Tree[pid] = oom.TreeProc{Comm: filepath.Base(a.rewrite.Argv[0])}
 		}
+		reaped[pid] = ev.Tree[pid].Comm
+	}
+	for pid, comm := range reaped {
+		p := ev.Tree[pid]
+		if p.Comm == "" {
+			p.Comm = comm
+		}
+		p.Last = a.end
+		ev.Tree[pid] = p
 	}
 	ev.Output = a.output
+	if ev.Guard == nil && e == nil {
+		ev.Guard = r.guardEvidence(a.acted)
+	}
+	// "load" is also what a job without recognised steps stays in: then only the
+	// output can tell that it was loading.
+	if ev.Guard != nil && a.haveStep {
+		ev.GuardPhase = guard.PhaseRun
+	}
 	ev.StepsDone = a.haveStep
 	ev.LastStep = a.last.N
 	ev.TrainingFinished = a.finished
@@ -199,27 +283,22 @@ func cgroupName(dir string) string {
 	return dir
 }
 
-// diskFigures returns the use of /dev/shm in percent and the free space of the
-// working folder in KiB, both at this moment.
-func diskFigures(dir string) (shmPct, freeKiB sample.Num) {
-	var st unix.Statfs_t
-	if unix.Statfs("/dev/shm", &st) == nil && st.Blocks > 0 {
-		shmPct = sample.Known(100 * float64(st.Blocks-st.Bfree) / float64(st.Blocks))
-	}
-	if unix.Statfs(dir, &st) == nil {
-		freeKiB = sample.Known(float64(st.Bavail) * float64(st.Bsize) / 1024)
-	}
-	return shmPct, freeKiB
-}
-
 // cgroupCount is the number of OOM kills a cgroup has seen.
 type cgroupCount struct {
 	dir   string
 	kills sample.Num
+	// ooms is how often the limit itself had been the reason (v2 only).
+	ooms sample.Num
 }
 
 // readCgroupKills reads the OOM kill count of a cgroup folder, v2 or v1.
-func readCgroupKills(dir string) sample.Num {
+func readCgroupKills(dir string) sample.Num { return readCgroupCount(dir, "oom_kill ") }
+
+// readCgroupOOMs reads how often a v2 cgroup ran into its limit for good. A kill for
+// the whole machine's memory does not count here, and does as an oom_kill.
+func readCgroupOOMs(dir string) sample.Num { return readCgroupCount(dir, "oom ") }
+
+func readCgroupCount(dir, key string) sample.Num {
 	if dir == "" {
 		return sample.Num{}
 	}
@@ -229,7 +308,7 @@ func readCgroupKills(dir string) sample.Num {
 			continue
 		}
 		for _, line := range strings.Split(string(b), "\n") {
-			if v, ok := strings.CutPrefix(line, "oom_kill "); ok {
+			if v, ok := strings.CutPrefix(line, key); ok {
 				if n, err := strconv.ParseFloat(strings.TrimSpace(v), 64); err == nil {
 					return sample.Known(n)
 				}

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -14,7 +15,6 @@ import (
 	"sparkrun/ladder/oom"
 	"sparkrun/preflight"
 	"sparkrun/sampler/throttle"
-	"sparkrun/supervisor/holder"
 	"sparkrun/supervisor/runlog"
 )
 
@@ -52,12 +52,14 @@ func (r *run) lastVerdict(a *attempt) (oom.Verdict, runlog.EndKind) {
 	if a.judging {
 		// Stopped while it was being judged: that verdict is the one.
 		<-a.judged
-		return a.decided, endOf(a.exit.Load())
+		return a.decided, r.endOf(a)
 	}
 	v, end := plainVerdict(oom.NotOOM, "not-started", oom.High), runlog.EndNotStarted
 	switch {
 	case r.m.State == Stopped && a.exit.Load() != nil:
 		v, end = r.table().Decide(r.gather(a)), runlog.EndStopped
+	case r.m.State == Lost && r.guardActed(a):
+		v, end = r.table().Decide(r.gather(a)), runlog.EndLost
 	case r.m.State == Lost:
 		v, end = plainVerdict(oom.Unsure, "lost", oom.Low), runlog.EndLost
 		v.Evidence = append(v.Evidence, oom.Item{Source: "process", Weight: oom.Weak, Text: r.m.Reason, T: a.end})
@@ -78,9 +80,15 @@ func plainVerdict(answer oom.Answer, reason string, c oom.Confidence) oom.Verdic
 	}
 }
 
-// endOf is the end of an attempt that ended by itself.
-func endOf(e *holder.Exit) runlog.EndKind {
-	if e != nil && e.Signal != "" {
+// endOf is the end of an attempt that no user stopped.
+func (r *run) endOf(a *attempt) runlog.EndKind {
+	e := a.exit.Load()
+	switch {
+	case a.ending == runlog.ByGuard:
+		return runlog.EndGuard
+	case a.ending == runlog.ByLimit:
+		return runlog.EndHang
+	case e != nil && e.Signal != "":
 		return runlog.EndSignaled
 	}
 	return runlog.EndExited
@@ -113,6 +121,12 @@ func (r *run) finish(leave <-chan struct{}) {
 			}
 		}
 	}
+	if a := r.att; a != nil && a.exit.Load() != nil && a.verdict.Reason != "success" {
+		// Nobody comes after this one: what it left would stay until the next boot.
+		bounded(leave, 7*time.Second, func() { r.cleanUp(context.Background(), a) })
+	}
+	// A command of a moment must not hide what became of last night's run.
+	bounded(leave, 3*time.Second, func() { <-r.lookedBack })
 	bounded(leave, 2*time.Second, func() {
 		<-r.checked
 		if _, err := os.Stat(r.dir.File("env-report.json")); errors.Is(err, os.ErrNotExist) {

@@ -3,30 +3,37 @@ package supervisor
 import (
 	"context"
 	"fmt"
+	"maps"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"sparkrun/internal/event"
 	"sparkrun/internal/job"
-	"sparkrun/internal/meminfo"
+	"sparkrun/internal/proctree"
 	"sparkrun/internal/sample"
 	"sparkrun/ladder"
 	"sparkrun/ladder/oom"
 	"sparkrun/ladder/trainer"
+	"sparkrun/supervisor/gate"
+	"sparkrun/supervisor/guard"
+	"sparkrun/supervisor/hygiene"
 	"sparkrun/supervisor/runlog"
 )
 
 // judge decides why an attempt ended and what follows. It runs on a goroutine
 // of its own; the loop takes over its result.
 func (r *run) judge(ctx context.Context, a *attempt) {
-	v := r.table().Decide(r.gather(a))
+	ev := r.gather(a)
+	v := r.table().Decide(ev)
 	r.writeVerdict(a, v)
 	a.decided = v
 	close(a.judged)
 	e := a.exit.Load()
-	status := e.Status()
+	status := a.status()
 	success := status == 0 && v.Answer == oom.NotOOM
 	text := verdictText(v)
 	level := event.Info
@@ -45,8 +52,12 @@ func (r *run) judge(ctx context.Context, a *attempt) {
 	})
 	past := ladder.Past{
 		Attempt: a.n, Rungs: a.rungs, Knobs: a.knobs,
-		Answer: string(v.Answer), Kind: v.Kind, Phase: string(v.Phase), Confidence: string(v.Confidence),
-		Duration: a.end.Sub(a.start), Quote: v.Quote,
+		Answer: string(v.Answer), Kind: v.Kind, Cause: v.Cause, Reason: v.Reason, Phase: string(v.Phase), Confidence: string(v.Confidence), Lever: v.Lever,
+		Duration: a.end.Sub(a.start), Quote: v.Quote, Exception: exceptionOf(v),
+		PeakKiB: a.peakKiB(), CoTenant: coTenant(e), Finished: ev.TrainingFinished || ev.Output.Finished,
+	}
+	if b, ok := v.Sizes["requested"]; ok && b > 0 {
+		past.RequestedBytes = sample.Known(float64(b))
 	}
 	if success {
 		past.Answer = ladder.AnswerSuccess
@@ -69,13 +80,32 @@ func (r *run) judge(ctx context.Context, a *attempt) {
 		}
 		a.missing = missing
 		r.past = append(r.past, past)
-		r.attemptEnded(a, v, endOf(e), event.Info)
+		r.attemptEnded(a, v, r.endOf(a), event.Info)
 		r.step(ctx, r.afterVerdict(a, status))
 	})
 }
 
+// exceptionOf is the error that an attempt died of, as the ladder compares it;
+// "" where it died of a signal or a record from outside.
+func exceptionOf(v oom.Verdict) string {
+	for _, it := range v.Evidence {
+		if it.Source == "output" && it.Weight != oom.Note {
+			return it.Text
+		}
+	}
+	return ""
+}
+
 // afterVerdict is the input that follows a verdict.
 func (r *run) afterVerdict(a *attempt, status int) Input {
+	in := r.decide(a, status)
+	if in.Retry && a.box.plan.Again != "" {
+		in = Input{Kind: Judged, Status: status, Reason: "not tried again: " + a.box.plan.Again}
+	}
+	return in
+}
+
+func (r *run) decide(a *attempt, status int) Input {
 	s := r.situation(nil)
 	if r.past[len(r.past)-1].Answer == ladder.AnswerSuccess {
 		return Input{Kind: Judged, Status: status, Success: true}
@@ -118,9 +148,10 @@ func (r *run) situation(drop *ladder.Drop) ladder.Situation {
 		NoRetry: r.o.NoRetry, Exact: r.o.Exact,
 		Allow: setOf(r.o.Allow), Deny: setOf(r.o.Deny),
 		CanDrop: r.dropWay() != "never", Floor: r.set.Floor(r.job),
+		ContainerEnds: r.att == nil || r.att.box.mayRetry(),
 	}
-	if r.firstKi > 0 {
-		s.BudgetBytes = sample.Known(float64(r.firstKi) * 1024)
+	if r.start0.Known {
+		s.BudgetBytes = sample.Known(float64(r.start0.AvailKiB) * 1024)
 	}
 	return s
 }
@@ -139,7 +170,7 @@ func (r *run) dropWay() string {
 	if r.o.DropCaches != "auto" {
 		return r.o.DropCaches
 	}
-	if !canDropSystem() {
+	if !gate.CanDropSystem() {
 		return "files"
 	}
 	if r.samp != nil {
@@ -150,36 +181,24 @@ func (r *run) dropWay() string {
 	return "system"
 }
 
-// passGate waits for memory, drops caches, asks the ladder again with what that
-// achieved, and prepares the next attempt.
+// passGate cleans up after the dead attempt, waits for memory, drops caches, asks
+// the ladder again with what that achieved, and prepares the next attempt.
 func (r *run) passGate(ctx context.Context, a *attempt) {
+	defer close(a.gated)
 	began := time.Now()
-	v, _ := waitForMemory(ctx, a.baseKiB, func(avail uint64) {
-		r.log.Event(event.Event{
-			Attempt: a.n, Kind: event.GateWait, Level: event.Info,
-			Msg:  fmt.Sprintf("waiting for memory to come back: MemAvailable is %.1f GiB, before attempt %d it was %.1f GiB", gib(avail), a.n, gib(a.baseKiB)),
-			Data: map[string]any{"available_kib": avail, "wanted_kib": a.baseKiB},
-		})
-	})
-	if v == gateGivenUp && ctx.Err() == nil {
-		avail := uint64(0)
-		if info, err := meminfo.Read("/"); err == nil {
-			avail, _ = info.Available()
-		}
-		r.log.Event(event.Event{
-			Attempt: a.n, Kind: event.GateOpen, Level: event.Warn,
-			Msg:  fmt.Sprintf("memory did not come back: MemAvailable stays at %.1f GiB (%.1f before attempt %d); going on", gib(avail), gib(a.baseKiB), a.n),
-			Data: map[string]any{"available_kib": avail, "wanted_kib": a.baseKiB},
-		})
-	}
+	r.cleanUp(ctx, a)
+	stop := r.waitForMemory(ctx, a)
 	var drop *ladder.Drop
-	if ctx.Err() == nil && r.lad.WantsDrop(r.situation(nil)) {
+	if ctx.Err() == nil && stop == "" && r.lad.WantsDrop(r.situation(nil)) {
 		drop = r.drop(ctx, a)
 	}
-	defer close(a.gated)
 	var next *attempt
 	var in Input
-	if ctx.Err() == nil {
+	switch {
+	case ctx.Err() != nil:
+	case stop != "":
+		in = Input{Kind: Judged, Status: a.status(), Reason: stop}
+	default:
 		next, in = r.afterGate(a, drop)
 	}
 	waited := time.Since(began)
@@ -196,7 +215,145 @@ func (r *run) passGate(ctx context.Context, a *attempt) {
 	})
 }
 
-func gib(kib uint64) float64 { return float64(kib) / (1 << 20) }
+// waitForMemory is the gate: it returns why the run has to end here, "" where the
+// next attempt may start.
+func (r *run) waitForMemory(ctx context.Context, a *attempt) (stop string) {
+	g := gate.Goal{
+		StartKiB: r.start0.AvailKiB, BestIdleKiB: r.bestIdle(), PeakKiB: uint64(a.peakKiB().Or(0)),
+		StartShmemKiB: r.start0.ShmemKiB, StartUnaccountedKiB: r.start0.UnaccountedKiB, Limit: r.o.GateLimit,
+	}
+	if coTenant(a.exit.Load()) != "" {
+		// Resumed unchanged: with less than this to spare the guard ends it again.
+		g.ReserveKiB = r.softFloorKiB()
+	}
+	r.mu.Lock()
+	holders, gpuHeld := r.holders, r.gpuHeld
+	r.mu.Unlock()
+	res := gate.Wait(ctx, gate.Options{
+		Goal: g, Root: "/", Ours: r.livesOn, GPU: r.gpuHolders, Before: holders, GPUBefore: gpuHeld,
+		Say: func(rd gate.Reading, d gate.Decision) {
+			r.log.Event(event.Event{
+				Attempt: a.n, Kind: event.GateWait, Level: event.Info, Msg: "waiting for memory to come back: " + d.Why,
+				Data: map[string]any{"available_kib": rd.AvailKiB, "wanted_kib": d.WantKiB, "holders": d.Holders},
+			})
+		},
+	})
+	if ctx.Err() != nil {
+		return ""
+	}
+	d, level := res.Decision, event.Info
+	if d.Verdict != gate.Open {
+		level = event.Warn
+	}
+	if d.Verdict == gate.Stop {
+		level = event.Error
+	}
+	// Open at once is the rule and worth no line on the terminal.
+	if res.Waited > time.Second || d.Verdict != gate.Open {
+		r.log.Event(event.Event{
+			Attempt: a.n, Kind: event.GateOpen, Level: level, Msg: d.Why,
+			Data: map[string]any{"verdict": d.Verdict.String(), "wanted_kib": d.WantKiB, "waited_s": res.Waited.Seconds(), "holders": d.Holders, "reboot_gib": d.RebootGiB},
+		})
+	}
+	if d.Verdict == gate.Stop {
+		return d.Why
+	}
+	return ""
+}
+
+// softFloorKiB is where the guard begins to look ahead.
+func (r *run) softFloorKiB() uint64 {
+	o := r.o.Guard
+	switch {
+	case o.Off:
+		return 0
+	case o.SoftKiB > 0:
+		return o.SoftKiB
+	case o.SoftPct > 0:
+		return uint64(float64(r.start0.TotalKiB) * o.SoftPct / 100)
+	}
+	return uint64(float64(r.start0.TotalKiB) * guard.DefaultSoftPct / 100)
+}
+
+// bestIdle is the most MemAvailable this boot has shown at the start of a run, in
+// KiB; 0 where nothing is known.
+func (r *run) bestIdle() uint64 {
+	return gate.LoadIdle(r.stateDir(), bootID())
+}
+
+// gpuHolders are the processes that hold GPU memory, as the sensors see them; nil
+// where that is not known.
+func (r *run) gpuHolders() []gate.Holder {
+	if r.samp == nil {
+		return nil
+	}
+	s, ok := r.samp.Last()
+	if !ok || s.Processes == nil {
+		return nil
+	}
+	out := []gate.Holder{}
+	for _, p := range s.Processes {
+		h := gate.Holder{PID: p.PID, How: "gpu", Comm: commOf(p.PID), Ours: r.livesOn(p.PID)}
+		_, h.Alive = proctree.Read(p.PID)
+		if p.UsedMiB.OK {
+			h.KiB = uint64(p.UsedMiB.V) << 10
+		}
+		out = append(out, h)
+	}
+	return out
+}
+
+// cleanUp removes what the dead attempt left in shared memory and among the
+// processes, and says so.
+func (r *run) cleanUp(ctx context.Context, a *attempt) {
+	a.mu.Lock()
+	tree := map[int]string{}
+	for pid, p := range a.tree {
+		tree[pid] = p.Comm
+	}
+	seen := maps.Clone(a.shm)
+	a.mu.Unlock()
+	if a.cleaned.Swap(true) {
+		return
+	}
+	// Files carry the machine's time, which may have been set since.
+	step := r.clk.Step()
+	found := hygiene.Clean(ctx, hygiene.Options{
+		Before: a.before, Start: a.start.Add(step), End: a.end.Add(step), UID: os.Getuid(), Entry: "SPARKRUN_RUN_ID=" + r.dir.ID, Root: "/", Tree: tree, Seen: seen, Ports: masterPort(r.o.Env),
+	})
+	for _, f := range found {
+		level := event.Info
+		if !f.Removed {
+			level = event.Warn
+		}
+		msg := "removed what the attempt had left: " + f.What
+		if !f.Removed {
+			msg = "left as it is: " + f.What + ": " + f.Why
+		}
+		r.log.Event(event.Event{
+			Attempt: a.n, Kind: event.Hygiene, Level: level, Msg: msg,
+			Data: map[string]any{"what": f.Kind, "kib": f.KiB, "pid": f.PID, "removed": f.Removed},
+		})
+	}
+}
+
+// masterPort is the port that the ranks of a job meet at, where the environment
+// names one.
+func masterPort(env []string) []int {
+	n, err := strconv.Atoi(lookupEnv(env, "MASTER_PORT"))
+	if err != nil || n <= 0 || n > 65535 {
+		return nil
+	}
+	return []int{n}
+}
+
+// status is the exit status that a shell would show for the attempt.
+func (a *attempt) status() int {
+	if a.engineStatus != nil {
+		return *a.engineStatus
+	}
+	return a.exit.Load().Status()
+}
 
 func (r *run) drop(ctx context.Context, a *attempt) *ladder.Drop {
 	way := r.dropWay()
@@ -208,19 +365,24 @@ func (r *run) drop(ctx context.Context, a *attempt) *ladder.Drop {
 		a.mu.Unlock()
 		what = fmt.Sprintf("the cached pages of %d files this job had mapped", len(files))
 	}
+	if way == "files" && len(files) == 0 {
+		why := "no file of this job is known to be in the page cache, and the whole cache may not be dropped here (root, and nobody else on the GPU)"
+		r.log.Event(event.Event{Attempt: a.n, Kind: event.RungRefused, Level: event.Info, Msg: "drop-caches not applicable: " + why, Data: map[string]any{"rung": "drop-caches", "how": "not-applicable"}})
+		return &ladder.Drop{How: "none", MissingKiB: a.missing, Err: why}
+	}
 	r.log.Event(event.Event{
 		Attempt: a.n, Kind: event.RungAnnounce, Level: event.Info, Msg: "drop-caches: dropping " + what,
 		Data: map[string]any{"rung": "drop-caches", "how": way, "files": len(files)},
 	})
-	res := dropCaches(ctx, way, files)
-	d := &ladder.Drop{Done: res.err == nil, FreedKiB: res.freedKiB, How: res.how, MissingKiB: a.missing}
-	msg := fmt.Sprintf("drop-caches: freed %.1f GiB", float64(res.freedKiB)/(1<<20))
+	res := gate.Drop(ctx, way, files)
+	d := &ladder.Drop{Done: res.Err == nil, FreedKiB: res.FreedKiB, How: res.How, MissingKiB: a.missing}
+	msg := fmt.Sprintf("drop-caches: freed %.1f GiB", float64(max(res.FreedKiB, 0))/(1<<20))
 	level := event.Info
-	if res.err != nil {
-		d.Err = res.err.Error()
+	if res.Err != nil {
+		d.Err = res.Err.Error()
 		msg, level = "drop-caches was not done: "+d.Err, event.Warn
 	}
-	r.log.Event(event.Event{Attempt: a.n, Kind: event.RungAnnounce, Level: level, Msg: msg, Data: map[string]any{"rung": "drop-caches", "freed_kib": res.freedKiB}})
+	r.log.Event(event.Event{Attempt: a.n, Kind: event.RungAnnounce, Level: level, Msg: msg, Data: map[string]any{"rung": "drop-caches", "freed_kib": res.FreedKiB}})
 	return d
 }
 
@@ -231,7 +393,7 @@ func (r *run) drop(ctx context.Context, a *attempt) *ladder.Drop {
 // It runs on the gate's goroutine: while the run is at the gate the loop changes
 // nothing of what it reads.
 func (r *run) afterGate(a *attempt, drop *ladder.Drop) (*attempt, Input) {
-	status := a.exit.Load().Status()
+	status := a.status()
 	s := r.situation(drop)
 	var output *kept // arranged once, however often a rung is refused
 	for {
@@ -323,7 +485,7 @@ func (r *run) checkpoints(a *attempt) []trainer.Checkpoint {
 	}
 	var since []trainer.Checkpoint
 	for _, c := range r.set.Checkpoints(r.job, path) {
-		if c.T.After(r.clk.Wall.Add(-time.Second)) {
+		if c.T.After(r.clk.Wall.Add(min(r.clk.Step(), 0) - time.Second)) {
 			since = append(since, c)
 		}
 	}
@@ -361,6 +523,10 @@ func (a *attempt) howEnded() string {
 		return "never started"
 	case e == nil:
 		return "end not seen"
+	case a.ending == runlog.ByGuard:
+		return "ended by the memory guard"
+	case a.ending == runlog.ByLimit:
+		return "hung and was ended"
 	}
 	if e.Signal != "" {
 		return e.Signal

@@ -32,7 +32,9 @@ const (
 const (
 	StatusOK         = 0
 	StatusExhausted  = 75
+	StatusGuard      = 76
 	StatusBlocked    = 78
+	StatusLimit      = 124
 	StatusError      = 125
 	StatusCannotExec = 126
 	StatusNotFound   = 127
@@ -79,7 +81,10 @@ type Input struct {
 	// Container says, of ChildEnded, that the command is a container client,
 	// whose 125 to 127 may be the engine's own.
 	Container bool
-	Reason    string
+	// By says, of ChildEnded, that sparkrun itself ended the attempt: ByGuard for
+	// want of memory, ByLimit because it hung. Empty where it was the child.
+	By     runlog.EndedBy
+	Reason string
 }
 
 // InputKind names what can happen to a run.
@@ -95,6 +100,7 @@ const (
 	StopAsked     InputKind = "stop-asked"
 	ChildEnded    InputKind = "child-ended"
 	AttemptLost   InputKind = "attempt-lost"
+	Hung          InputKind = "hung" // nothing moves any more after an out-of-memory line
 	Judged        InputKind = "judged"
 	GateOpen      InputKind = "gate-open"
 )
@@ -109,6 +115,7 @@ const (
 	DoStart     Action = "start"
 	DoStop      Action = "stop"   // forward the signal, start the grace
 	DoHurry     Action = "hurry"  // shorten the grace
+	DoEnd       Action = "end"    // end an attempt that hangs
 	DoJudge     Action = "judge"  // evidence -> verdict -> next rung
 	DoGate      Action = "gate"   // wait for memory, drop caches
 	DoCancel    Action = "cancel" // give up what is under way in verdict or gate
@@ -185,12 +192,19 @@ func Next(m Machine, in Input) (Machine, []Action) {
 			m.State = Verdict
 			m.Status = in.Status
 			m.EndedBy = runlog.ByChild
-			if in.Container && in.Status >= 125 && in.Status <= 127 {
+			switch {
+			case in.By != "":
+				m.EndedBy = in.By
+			case in.Container && in.Status >= 125 && in.Status <= 127:
 				m.EndedBy = runlog.ByEngine
 			}
 			return m, []Action{DoJudge}
 		case AttemptLost:
 			return m.end(Lost, StatusError, runlog.BySparkrun, in.Reason)
+		case Hung:
+			if m.State == Running {
+				return m, []Action{DoEnd}
+			}
 		}
 	case Verdict:
 		if in.Kind == Judged {
@@ -225,7 +239,15 @@ func onJudged(m Machine, in Input) (Machine, []Action) {
 	case in.Exhausted:
 		return m.end(Exhausted, StatusExhausted, m.EndedBy, in.Reason)
 	}
-	return m.end(Failed, in.Status, m.EndedBy, in.Reason)
+	// What sparkrun ended has no status of its own to speak of.
+	status := in.Status
+	switch m.EndedBy {
+	case runlog.ByGuard:
+		status = StatusGuard
+	case runlog.ByLimit:
+		status = StatusLimit
+	}
+	return m.end(Failed, status, m.EndedBy, in.Reason)
 }
 
 // onStop is a user's wish to end the run, in any state that is not final.

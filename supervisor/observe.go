@@ -7,12 +7,15 @@ import (
 	"io"
 	"time"
 
+	"sparkrun/internal/clock"
 	"sparkrun/internal/event"
 	"sparkrun/internal/proctree"
 	"sparkrun/ladder/oom"
 	"sparkrun/ladder/trainer"
 	"sparkrun/supervisor/follow"
+	"sparkrun/supervisor/gate"
 	"sparkrun/supervisor/holder"
+	"sparkrun/supervisor/hygiene"
 )
 
 // mappedMost bounds how many mapped files are remembered.
@@ -34,6 +37,8 @@ func (a *attempt) pump(r *run) {
 			a.written.Store(p.Written)
 			a.offsetsKnown.Store(true)
 			a.wake()
+		case holder.PushGuard:
+			r.onGuard(a, p)
 		case holder.PushGap:
 			r.log.Event(event.Event{
 				Attempt: a.n, Kind: event.OutputGap, Level: event.Error,
@@ -150,6 +155,8 @@ func (r *run) followLines(ctx context.Context, a *attempt, rd *follow.Reader) {
 			r.onStep(a, step, l.T)
 		}
 		scanner.Feed(ol)
+		_, pending := scanner.Pending()
+		a.quiet.line(l.T, ol.Advance, pending)
 		if l.End == '\n' {
 			lineNo++
 		}
@@ -197,6 +204,7 @@ func (r *run) onStep(a *attempt, s trainer.Step, t time.Time) {
 		a.last = s
 	}
 	a.mu.Unlock()
+	a.quiet.step(s.StepTimeS)
 	r.progress(a, s, t)
 	if s.Checkpoint != "" {
 		r.log.Event(event.Event{T: t, Attempt: a.n, Kind: event.Checkpoint, Level: event.Info, Msg: "checkpoint saved: " + s.Checkpoint, Data: map[string]any{"path": s.Checkpoint, "step": s.N}})
@@ -217,23 +225,36 @@ func (a *attempt) lastMoment() time.Time {
 // watchTree remembers every process the training ever had (a kernel record
 // names a pid that may be gone by then) and the files it has mapped.
 func (r *run) watchTree(ctx context.Context, a *attempt) {
-	var lastMaps time.Time
+	var lastMaps, lastHeld time.Time
+	held := false // looked up once after the first second
 	for {
 		began := time.Now()
-		procs := proctree.Walk(a.started.HolderPID)
+		procs := append(proctree.Walk(a.started.HolderPID), a.box.processes()...)
 		pids := make([]int, 0, len(procs))
 		a.mu.Lock()
 		for _, p := range procs {
-			if len(a.tree) < treeMost {
-				a.tree[p.PID] = p.Comm
-			}
+			a.saw(p, r.clk.At(clock.Boottime()))
 			pids = append(pids, p.PID)
 		}
 		a.mu.Unlock()
+		a.limits.read(a.started.ChildPID)
+		a.tellGuard()
+		if time.Since(lastHeld) > mapsEvery || !held && time.Since(a.start) > time.Second {
+			held, lastHeld = time.Since(a.start) > time.Second, began
+			seen := map[string]bool{}
+			hygiene.Held(pids, seen)
+			a.mu.Lock()
+			for f := range seen {
+				if len(a.shm) < mappedMost {
+					a.shm[f] = true
+				}
+			}
+			a.mu.Unlock()
+		}
 		if r.o.DropCaches != "never" && time.Since(lastMaps) > mapsEvery && time.Since(a.start) > time.Second {
 			lastMaps = began
 			files := map[string]bool{}
-			mappedFiles(procs, files)
+			gate.MappedFiles(procs, files, mappedMost)
 			a.mu.Lock()
 			for f := range files {
 				if len(a.mapped) < mappedMost {
@@ -243,14 +264,34 @@ func (r *run) watchTree(ctx context.Context, a *attempt) {
 			a.mu.Unlock()
 		}
 		r.treePIDs.Store(&pids)
-		// A large tree is looked at less often: never more than one part in
-		// five hundred of a core.
+		// A large tree is looked at less often: one part in five hundred of a core,
+		// but never so seldom that a kill could not be told to be ours, nor a short
+		// attempt have come and gone between two looks.
+		most := 5 * time.Second
+		if time.Since(a.start) < 2*most {
+			most = time.Second
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(max(500*time.Millisecond, 500*time.Since(began))):
+		case <-time.After(min(max(500*time.Millisecond, 500*time.Since(began)), most)):
 		}
 	}
+}
+
+// saw remembers a process of the training with the time it was seen at; a.mu is
+// held. A number that comes again with another start is another process.
+func (a *attempt) saw(p proctree.Proc, now time.Time) {
+	old, known := a.tree[p.PID]
+	if !known && len(a.tree) >= treeMost {
+		return
+	}
+	first := now
+	if known && a.starts[p.PID] == p.Start {
+		first = old.First
+	}
+	a.tree[p.PID] = oom.TreeProc{Comm: p.Comm, First: first, Last: now}
+	a.starts[p.PID] = p.Start
 }
 
 // treeMost bounds how many processes are remembered: a job that forks all night

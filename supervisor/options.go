@@ -8,6 +8,8 @@ package supervisor
 import (
 	"os"
 	"time"
+
+	"sparkrun/supervisor/guard"
 )
 
 // Options is one call of sparkrun, with every setting resolved.
@@ -50,6 +52,14 @@ type Options struct {
 	MinFree       uint64 // bytes the file system of the run must keep free
 	ProfileDirs   []string
 	ThermalConfig string
+
+	// HangAfter is how long an attempt may stand still after an out-of-memory line,
+	// three of its steps at least; 0 waits for ever.
+	HangAfter time.Duration
+	// Guard holds the memory guard's limits; GateLimit is how long a retry waits
+	// for memory that somebody else holds.
+	Guard     guard.Options
+	GateLimit time.Duration
 }
 
 // Result is how a run ended.

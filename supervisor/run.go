@@ -24,6 +24,7 @@ import (
 	"sparkrun/internal/hostfacts"
 	"sparkrun/internal/job"
 	"sparkrun/internal/meminfo"
+	"sparkrun/internal/proctree"
 	"sparkrun/internal/sample"
 	"sparkrun/ladder"
 	"sparkrun/ladder/oom"
@@ -31,6 +32,8 @@ import (
 	"sparkrun/sampler"
 	"sparkrun/sampler/throttle"
 	"sparkrun/supervisor/follow"
+	"sparkrun/supervisor/gate"
+	"sparkrun/supervisor/guard"
 	"sparkrun/supervisor/runlog"
 )
 
@@ -91,10 +94,16 @@ type run struct {
 	endLife  context.CancelFunc // ends what lives as long as the run
 	cancel   context.CancelFunc // gives up what is under way: preflight, gate
 	gate     time.Duration
-	firstKi  uint64        // MemAvailable when the run started
-	began    time.Time     // by the file system's clock, to tell what the run has written
-	checked  chan struct{} // closed when preflight has written what it writes
-	advice   []string
+	start0   gate.Reading // memory when the run started
+	places   runlog.Places
+	// holders and gpuHeld are what processes held then, by pid, for the gate to see
+	// who came; behind mu.
+	holders, gpuHeld map[int]uint64
+	began            time.Time     // by the file system's clock, to tell what the run has written
+	checked          chan struct{} // closed when preflight has written what it writes
+	// lookedBack is closed when earlier runs without an end have been told.
+	lookedBack chan struct{}
+	advice     []string
 
 	treePIDs atomic.Pointer[[]int]
 	diskFull sync.Once
@@ -138,7 +147,7 @@ func (r *run) post(in Input, apply func()) {
 // nothing was started, or that sparkrun itself could not go on; *StatusErr
 // carries the exit status.
 func Run(o Options) (Result, error) {
-	r := &run{o: o, inbox: make(chan message, 64), screenq: make(chan *follow.Reader, 1024), shown: make(chan struct{}), over: make(chan struct{}), checked: make(chan struct{}), began: time.Now()}
+	r := &run{o: o, inbox: make(chan message, 64), screenq: make(chan *follow.Reader, 1024), shown: make(chan struct{}), over: make(chan struct{}), checked: make(chan struct{}), lookedBack: make(chan struct{}), began: time.Now()}
 	// Caught before anything exists, so that no signal ends us half-way.
 	sigs := catchSignals()
 	defer signal.Stop(sigs)
@@ -283,6 +292,14 @@ func (r *run) understand() error {
 	if r.job, err = r.set.Understand(r.o.Argv, r.o.Dir, r.o.Env, r.o.Knobs); err != nil {
 		return failf(StatusError, "%w", err)
 	}
+	r.start0 = gate.Read("/")
+	if err := r.o.Guard.CheckFor(r.start0.TotalKiB); err != nil && !r.o.Guard.Off {
+		return failf(StatusError, "--guard-floor, --guard-soft: %w", err)
+	}
+	if floor := r.hardFloorKiB(); floor > 0 && r.start0.Known && floor >= r.start0.AvailKiB {
+		return failf(StatusError, "--guard-floor: the floor of %s is not below the %s that are available now, so that the guard would end the command at once; lower it, free memory, or take --no-guard",
+			guard.Size(floor), guard.Size(r.start0.AvailKiB))
+	}
 	return nil
 }
 
@@ -327,13 +344,11 @@ func (r *run) open(life context.Context) (err error) {
 		<-r.screen.Lost()
 		r.log.Event(event.Event{Kind: event.TerminalLost, Level: event.Warn, Msg: "the terminal is gone; the run goes on without it"})
 	}()
-	if info, err := meminfo.Read("/"); err == nil {
-		r.firstKi, _ = info.Available()
-	}
+	r.places = places
 	if r.progFile, err = runlog.OpenProgress(r.dir, r.clk); err != nil {
 		return failf(StatusError, "%w", err)
 	}
-	r.kernel = followKernel(life, r.clk, r.log.Event, r.isOurs)
+	r.kernel = followKernel(life, r.clk, r.o.Env, r.log.Event, r.wasOurs)
 	r.detector = throttle.New(r.heat)
 	r.samp, err = sampler.Start(life, sampler.Options{
 		Exe: r.o.Exe, Clock: r.clk, Dir: r.dir.Path, Interval: r.o.Interval, Tick: time.Second, Root: "/",
@@ -359,6 +374,7 @@ func (r *run) open(life context.Context) (err error) {
 	r.saver = startSaver(r.dir, func(err error) {
 		r.log.Event(event.Event{Kind: event.Internal, Level: event.Error, Msg: err.Error()})
 	})
+	go r.tellLost(life)
 	r.describe = sync.OnceFunc(func() {
 		r.findOut(life)
 		r.tidy(places)
@@ -462,6 +478,8 @@ func (r *run) do(ctx context.Context, a Action) {
 		r.beginStop()
 	case DoHurry:
 		r.hurry()
+	case DoEnd:
+		r.endHung()
 	case DoJudge:
 		r.att.judging = true
 		go r.judge(ctx, r.att)
@@ -485,6 +503,38 @@ func (r *run) isOurs(pid int) bool {
 	defer a.mu.Unlock()
 	_, ok := a.tree[pid]
 	return ok || pid == a.started.ChildPID
+}
+
+// livesOn says whether a process of the training is still there: its number may
+// have been given to somebody else since.
+func (r *run) livesOn(pid int) bool {
+	a := r.live.Load()
+	if a == nil {
+		return false
+	}
+	p, ok := proctree.Read(pid)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	start, was := a.starts[pid]
+	return ok && was && p.Start == start
+}
+
+// wasOurs says of a process that may have been too short-lived to be remembered,
+// and is perhaps not reaped yet, whether it is part of the training.
+func (r *run) wasOurs(pid int) bool {
+	if r.isOurs(pid) {
+		return true
+	}
+	a := r.live.Load()
+	if a == nil {
+		return false
+	}
+	for _, p := range proctree.Walk(a.started.HolderPID) {
+		if p.PID == pid {
+			return true
+		}
+	}
+	return false
 }
 
 // resize gives the child's terminal the size of ours. A lost one is made good by
@@ -556,9 +606,9 @@ func (r *run) start() {
 	if b, err := os.ReadFile(filepath.Join(r.o.Cgroup, "cgroup.procs")); r.o.Cgroup != "" && err == nil && len(bytes.TrimSpace(b)) == 0 {
 		a.cgroupOurs = true
 	}
-	a.cgroup = cgroupCount{dir: r.o.Cgroup, kills: readCgroupKills(r.o.Cgroup)}
+	a.cgroup = cgroupCount{dir: r.o.Cgroup, kills: readCgroupKills(r.o.Cgroup), ooms: readCgroupOOMs(r.o.Cgroup)}
 	own := ownMemoryCgroup()
-	a.ownCG = cgroupCount{dir: own, kills: readCgroupKills(own)}
+	a.ownCG = cgroupCount{dir: own, kills: readCgroupKills(own), ooms: readCgroupOOMs(own)}
 	if n, err := meminfo.OOMKills("/"); err == nil {
 		a.vmKills = sample.Known(float64(n))
 	}
@@ -571,7 +621,7 @@ func (r *run) start() {
 }
 
 func (r *run) newAttempt(n int) *attempt {
-	return &attempt{n: n, tree: map[int]string{}, mapped: map[string]bool{}, exited: make(chan struct{}), judged: make(chan struct{}), gated: make(chan struct{}), orders: make(chan stopOrder, 16)}
+	return &attempt{n: n, tree: map[int]oom.TreeProc{}, starts: map[int]uint64{}, shm: map[string]bool{}, mapped: map[string]bool{}, exited: make(chan struct{}), judged: make(chan struct{}), gated: make(chan struct{}), orders: make(chan stopOrder, 16)}
 }
 
 func (r *run) beginStop() { r.att.order(stopOrder{r.m.StopSignal, r.o.Grace}) }
@@ -642,6 +692,9 @@ func (r *run) onSample(s *sample.Sample) {
 	}
 	events := r.detector.Sample(s)
 	r.mu.Unlock()
+	if a := r.live.Load(); a != nil {
+		a.sampled(s)
+	}
 	for _, e := range events {
 		r.log.Event(e)
 	}

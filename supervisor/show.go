@@ -16,7 +16,7 @@ import (
 // person watching wants it.
 func (r *run) show(e event.Event) {
 	switch e.Kind {
-	case event.RunEnd, event.SensorAbsent, event.Checkpoint, event.AttemptEnd, event.Verdict, event.RungRefused:
+	case event.RunEnd, event.SensorAbsent, event.Checkpoint, event.AttemptEnd, event.Verdict, event.RungRefused, event.KernelOOM:
 		if e.Level == event.Info {
 			return // in run.log; the summary tells it
 		}
@@ -63,7 +63,7 @@ func (r *run) nextCommand() string {
 	for _, a := range r.advice {
 		// The ladder ends with a ready command where there is one.
 		if _, cmd, ok := strings.Cut(a, ": sparkrun "); ok {
-			return r.o.Prog + " " + cmd
+			return r.o.Prog + " " + r.secrets.Text(cmd)
 		}
 	}
 	if r.att != nil && r.att.endKind != runlog.EndNotStarted {

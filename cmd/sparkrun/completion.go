@@ -39,6 +39,10 @@ func (f *runFlags) completions(c *cobra.Command, e environment) {
 		cobra.CompletionWithDesc("files", "of the files that the job had mapped"),
 		cobra.CompletionWithDesc("never", "leave the page cache alone"),
 	))
+	completes(c, "guard-on-cotenant", fixed(
+		cobra.CompletionWithDesc("kill", "end the command, start it again unchanged when memory is back"),
+		cobra.CompletionWithDesc("warn", "say it; end the command only at the very end"),
+	))
 	completes(c, "ladder", func(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		var names []cobra.Completion
 		for _, name := range ladder.Names() {

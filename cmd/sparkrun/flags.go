@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,14 +16,17 @@ import (
 
 	"sparkrun/configs"
 	"sparkrun/internal/job"
+	"sparkrun/supervisor/guard"
 )
 
 // runFlags are the settings of a run, as flags.
 type runFlags struct {
 	name, runsDir, ladder, dropCaches, cgroup, thermalConfig, minFree string
-	interval, grace                                                   time.Duration
+	guardFloor, guardSoft, guardCotenant                              string
+	interval, grace, gateLimit, hangAfter                             time.Duration
 	maxAttempts                                                       int
 	noRetry, exact, force, strict, noPreflight, noPTY, quiet          bool
+	noGuard, loadDropCaches                                           bool
 	allow, deny, knobs, profiles                                      []string
 }
 
@@ -41,6 +45,13 @@ func (f *runFlags) add(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.profiles, "profiles", nil, "folder with trainer profiles of your own (*.yaml)")
 	set.StringVar(&f.dropCaches, "drop-caches", "auto", "page cache dropped between attempts: auto, system, files or never")
 	set.StringVar(&f.cgroup, "cgroup", "", "existing cgroup folder the command is put into (v1 memory or v2)")
+	set.BoolVar(&f.noGuard, "no-guard", false, "do not end the command before memory runs out")
+	set.StringVar(&f.guardFloor, "guard-floor", "3%", "memory left at which the guard acts: a share of the total, or a size as 4GiB")
+	set.StringVar(&f.guardSoft, "guard-soft", defaultSoft, "memory left below which a fall that leads to the floor is acted on")
+	set.StringVar(&f.guardCotenant, "guard-on-cotenant", "kill", "when another process took the memory: kill (end the command, start it again unchanged) or warn")
+	set.BoolVar(&f.loadDropCaches, "load-drop-caches", false, "drop the page cache while the model loads and MemFree is low (needs root)")
+	set.DurationVar(&f.gateLimit, "gate-limit", time.Hour, "longest wait before a retry for memory that another process holds")
+	set.DurationVar(&f.hangAfter, "hang-after", 3*time.Minute, "time without step and output after an out-of-memory line before the command is ended, three steps at least; 0 never")
 	set.StringVar(&f.minFree, "min-free", "2GiB", "disk space that the run's files leave free")
 	set.StringVar(&f.thermalConfig, "thermal-config", "", "file with throttle thresholds in place of the built-in ones")
 	set.BoolVar(&f.force, "force", false, "start although preflight says blocked")
@@ -242,6 +253,50 @@ func parseKnobs(pairs []string) (map[string]string, error) {
 		out[name] = value
 	}
 	return out, nil
+}
+
+// defaultSoft is the soft floor where none is named.
+const defaultSoft = "13%"
+
+// guardOptions reads the flags of the memory guard.
+func (f *runFlags) guardOptions() (guard.Options, error) {
+	o := guard.Options{Off: f.noGuard, OnCotenant: f.guardCotenant, LoadDropCaches: f.loadDropCaches}
+	if o.OnCotenant != "kill" && o.OnCotenant != "warn" {
+		return o, fmt.Errorf("--guard-on-cotenant %s: kill or warn", o.OnCotenant)
+	}
+	var err error
+	if o.HardPct, o.HardKiB, err = parseFloor(f.guardFloor); err != nil {
+		return o, fmt.Errorf("--guard-floor: %w", err)
+	}
+	if o.SoftPct, o.SoftKiB, err = parseFloor(f.guardSoft); err != nil {
+		return o, fmt.Errorf("--guard-soft: %w", err)
+	}
+	if f.guardSoft == defaultSoft {
+		o.SoftPct = max(o.SoftPct, o.HardPct) // who raises the floor alone means just that
+	}
+	if err := o.Check(); err != nil {
+		return o, fmt.Errorf("--guard-floor %s, --guard-soft %s: %w", f.guardFloor, f.guardSoft, err)
+	}
+	return o, nil
+}
+
+// parseFloor reads a share of the total memory ("3%") or a size ("4GiB").
+func parseFloor(s string) (pct float64, kib uint64, err error) {
+	if num, ok := strings.CutSuffix(strings.TrimSpace(s), "%"); ok {
+		pct, err := strconv.ParseFloat(strings.TrimSpace(num), 64)
+		if err != nil || !(pct > 0 && pct < 100) {
+			return 0, 0, fmt.Errorf("%q is no share; write it as 3%% (above 0, below 100) or as a size, 4GiB; --no-guard turns the guard off", s)
+		}
+		return pct, 0, nil
+	}
+	b, err := parseSize(s)
+	switch {
+	case err != nil:
+		return 0, 0, fmt.Errorf("%w, or as a share of the memory, 3%%", err)
+	case b < 1<<20:
+		return 0, 0, fmt.Errorf("%s is less than 1MiB; --no-guard turns the guard off", s)
+	}
+	return 0, b / 1024, nil
 }
 
 // parseSize reads a number of bytes: 500MB, 2GiB, 1048576.

@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"sparkrun/supervisor/guard"
 )
 
 func write(t *testing.T, path, text string) {
@@ -211,5 +213,44 @@ func TestSettingsFromAPipeAreRefused(t *testing.T) {
 	}
 	if _, err := readSettings(pipe); err == nil || !strings.Contains(err.Error(), "no regular file") {
 		t.Error(err)
+	}
+}
+
+func TestGuardFlags(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, floor, soft, cotenant string
+		want                        guard.Options
+		err                         string
+	}{
+		{"built-in", "3%", "13%", "kill", guard.Options{HardPct: 3, SoftPct: 13, OnCotenant: "kill"}, ""},
+		{"sizes", "4GiB", "16GiB", "warn", guard.Options{HardKiB: 4 << 20, SoftKiB: 16 << 20, OnCotenant: "warn"}, ""},
+		{"only the floor raised", "20%", "13%", "kill", guard.Options{HardPct: 20, SoftPct: 20, OnCotenant: "kill"}, ""},
+		{"soft below hard", "20%", "15%", "kill", guard.Options{}, "soft floor lies below"},
+		{"sizes the wrong way round", "16GiB", "4GiB", "kill", guard.Options{}, "soft floor lies below"},
+		{"no share", "0%", "13%", "kill", guard.Options{}, "no share"},
+		{"a share of everything", "100%", "13%", "kill", guard.Options{}, "no share"},
+		{"too large a share", "60%", "13%", "kill", guard.Options{}, "makes no sense"},
+		{"not a number", "NaN%", "13%", "kill", guard.Options{}, "no share"},
+		{"a bare number", "3", "13%", "kill", guard.Options{}, "--no-guard"},
+		{"words", "some", "13%", "kill", guard.Options{}, "--guard-floor"},
+		{"soft in words", "3%", "some", "kill", guard.Options{}, "--guard-soft"},
+		{"co-tenant", "3%", "13%", "ask", guard.Options{}, "kill or warn"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			f := runFlags{guardFloor: tt.floor, guardSoft: tt.soft, guardCotenant: tt.cotenant}
+			got, err := f.guardOptions()
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Fatalf("error %v, want %q", err, tt.err)
+				}
+				return
+			}
+			if err != nil || got != tt.want {
+				t.Errorf("got %+v, %v, want %+v", got, err, tt.want)
+			}
+		})
 	}
 }

@@ -47,13 +47,14 @@ signal), otherwise
    75  out of memory on every attempt, and the ladder is used up
    76  stopped by the memory guard or a wedge, with retries off
    78  preflight says blocked; nothing was started
-  124  hang or time limit
+  124  a hang after an out-of-memory line (--hang-after)
   125  sparkrun itself failed; also usage, configuration and unwritable folders
   126  the command cannot be executed
   127  the command was not found
 
-A container client (docker, podman) gives 125 to 127 of its own: run.json has
-ended_by. "sparkrun preflight" ends with 0 ready, 1 ready with warnings, 2 blocked.`
+76 and 124 are for an attempt that no retry follows. A container client (docker,
+podman) gives 125 to 127 of its own: run.json has ended_by. "sparkrun preflight" ends
+with 0 ready, 1 ready with warnings, 2 blocked; "sparkrun why" with 0 when it answered.`
 
 // run is sparkrun as a function: it returns the exit status.
 func run(args []string, e environment) int {
@@ -125,7 +126,7 @@ func newRoot(e environment) *cobra.Command {
 	so.add(sub.Flags())
 	so.completions(sub, e)
 
-	root.AddCommand(sub, newPreflight(e), newConfig(e), newVersion(), newExitCodes())
+	root.AddCommand(sub, newPreflight(e), newWhy(e), newConfig(e), newVersion(), newExitCodes())
 	root.AddCommand(hidden(e)...)
 	return root
 }

@@ -49,6 +49,10 @@ func (f *runFlags) options(cmd *cobra.Command, args []string, e environment) (su
 	if err != nil {
 		return none, fmt.Errorf("--min-free: %w", err)
 	}
+	limits, err := f.guardOptions()
+	if err != nil {
+		return none, err
+	}
 	o := supervisor.Options{
 		Argv: args, Dir: dir, Env: e.env,
 		Stdin: e.stdin, Stdout: e.stdout, Stderr: e.stderr,
@@ -61,7 +65,7 @@ func (f *runFlags) options(cmd *cobra.Command, args []string, e environment) (su
 		Force: f.force, Strict: f.strict, NoPreflight: f.noPreflight,
 		NoPTY: f.noPTY, Quiet: f.quiet,
 		DropCaches: f.dropCaches, Cgroup: f.cgroup, MinFree: minFree,
-		ThermalConfig: f.thermalConfig,
+		ThermalConfig: f.thermalConfig, Guard: limits, GateLimit: f.gateLimit, HangAfter: f.hangAfter,
 	}
 	if o.ProfileDirs, err = profileDirs(e, f.profiles); err != nil {
 		return none, err
@@ -71,6 +75,10 @@ func (f *runFlags) options(cmd *cobra.Command, args []string, e environment) (su
 		return none, fmt.Errorf("--interval %s: at least 1s (telemetry.csv has every second anyway)", o.Interval)
 	case o.Grace < 0:
 		return none, fmt.Errorf("--grace %s: not below zero", o.Grace)
+	case o.HangAfter < 0:
+		return none, fmt.Errorf("--hang-after %s: not below zero (0 turns it off)", o.HangAfter)
+	case o.GateLimit < 0:
+		return none, fmt.Errorf("--gate-limit %s: not below zero", o.GateLimit)
 	case o.MaxAttempts < 1:
 		return none, fmt.Errorf("--max-attempts %d: at least 1 (--no-retry is another way to say 1)", o.MaxAttempts)
 	}

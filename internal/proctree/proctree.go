@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -53,6 +54,24 @@ func parseStat(b []byte) (Proc, bool) {
 	p.SID, _ = strconv.Atoi(string(f[3]))
 	p.Start, err = strconv.ParseUint(string(f[19]), 10, 64)
 	return p, err == nil
+}
+
+// CPU returns the CPU time that a process has used, its ended children left out; 0
+// for one that is gone.
+func CPU(pid int) time.Duration {
+	b := readProc("/proc/" + strconv.Itoa(pid) + "/stat")
+	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(f) < 13 {
+		return 0
+	}
+	// f[0] is field 3; user and system time are fields 14 and 15, in hundredths of a
+	// second on every Linux (USER_HZ).
+	user, err1 := strconv.ParseInt(string(f[11]), 10, 64)
+	system, err2 := strconv.ParseInt(string(f[12]), 10, 64)
+	if err1 != nil || err2 != nil {
+		return 0
+	}
+	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
 // All returns every process that could be read.

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"strconv"
 	"testing"
+	"time"
 )
 
 func TestParseStat(t *testing.T) {
@@ -52,7 +53,7 @@ func TestLiveTree(t *testing.T) {
 	}
 	walked := false
 	for _, p := range Walk(cmd.Process.Pid) {
-		walked = walked || p == sleeper
+		walked = walked || p.PID == sleeper.PID && p.Start == sleeper.Start && p.Comm == sleeper.Comm
 	}
 	if !walked {
 		t.Errorf("Walk does not find %+v", sleeper)
@@ -77,5 +78,18 @@ func TestLiveTree(t *testing.T) {
 	}
 	if p, ok := Read(cmd.Process.Pid); ok {
 		t.Errorf("still there: %+v", p)
+	}
+}
+
+func TestCPU(t *testing.T) {
+	t.Parallel()
+	before := CPU(os.Getpid())
+	for began := time.Now(); CPU(os.Getpid()) < before+50*time.Millisecond; {
+		if time.Since(began) > 20*time.Second {
+			t.Fatal("no CPU time is seen to pass in a busy loop")
+		}
+	}
+	if got := CPU(1 << 30); got != 0 {
+		t.Errorf("a process that is not there used %s", got)
 	}
 }

@@ -15,6 +15,7 @@ type reading struct {
 	hit     *Hit     // the line that says it
 	weak    *pattern // of weak
 	handled int      // out-of-memory lines that the job survived
+	retried bool     // the allocator's warnings were among them
 }
 
 // state orders what a burst can say.
@@ -35,6 +36,8 @@ type clue struct {
 	p     *pattern // the pattern that gives it its part; nil for a plain exception
 	role  role
 	level int // of a fatal: traceback or bare tool, plain line, mention, warning
+	// quoted says that the class of the exception speaks of something else.
+	quoted bool
 }
 
 const (
@@ -72,6 +75,7 @@ func (t *Table) clues(o *Output, r *reading) []clue {
 		if past(o, h) {
 			if c.role == roleFatal || c.role == roleMention || c.role == roleWarning {
 				r.handled++
+				r.retried = r.retried || c.level == levelWarning
 			}
 			continue
 		}
@@ -99,12 +103,20 @@ func past(o *Output, h *Hit) bool {
 	return o.streams[h.Stream] > h.own || o.Advances-h.advances >= 3
 }
 
+// pythonsOwn are Python's classes for what is not about memory.
+var pythonsOwn = map[string]bool{
+	"ArithmeticError": true, "AssertionError": true, "AttributeError": true, "FileNotFoundError": true,
+	"ImportError": true, "IndexError": true, "KeyError": true, "LookupError": true, "ModuleNotFoundError": true,
+	"NameError": true, "NotImplementedError": true, "PermissionError": true, "SyntaxError": true, "TypeError": true,
+	"UnicodeDecodeError": true, "ValueError": true, "ZeroDivisionError": true,
+}
+
 // classify gives a hit its part. Where several patterns match, the order of the
 // roles below decides, then that of the table.
 func (t *Table) classify(h *Hit) clue {
 	order := []role{
 		roleVeto, roleFatal, roleMention, roleWarning, roleLauncher, roleHandled,
-		roleConsequence, roleOther, roleWeak, roleCleanup,
+		roleWeak, roleConsequence, roleOther, roleCleanup,
 	}
 	best, at := clue{Hit: h}, len(order)
 	for _, id := range h.IDs {
@@ -113,17 +125,27 @@ func (t *Table) classify(h *Hit) clue {
 			continue
 		}
 		i := slices.Index(order, p.Role)
-		// A veto on weak signs alone leaves room for what else the line says.
-		if p.Role == roleVeto && p.Scope == "weak" {
+		// A veto on weak signs alone leaves room for what else the line says, and so
+		// does a wide net.
+		if p.Role == roleVeto && p.Scope == "weak" || p.Role == roleMention && p.Soft {
 			i = slices.Index(order, roleCleanup)
 		}
 		if i < at {
 			best.p, best.role, at = p, p.Role, i
 		}
 	}
+	// A class of Python itself that says what it is (ValueError, KeyError) only
+	// quotes the words.
+	if best.role == roleMention && best.p.Soft && h.Exception != "" && !strings.Contains(h.Exception, ".") && (&clue{Hit: h}).definite(t) {
+		best.p, best.role = nil, roleOther
+	}
 	switch best.role {
 	case roleFatal:
 		best.level = levelPlain
+		if best.p.Soft && pythonsOwn[h.Exception] {
+			best.level, best.quoted = levelMention, true
+			break
+		}
 		if best.p.Bare || h.Traceback {
 			best.level = levelStrong
 		}
@@ -137,7 +159,7 @@ func (t *Table) classify(h *Hit) clue {
 		}
 	case roleOther:
 		// Words about a disk in a log line are no cause; an exception is.
-		if !best.p.Soft && best.p.Reason == "disk" && h.Exception == "" {
+		if best.p != nil && !best.p.Soft && best.p.Reason == "disk" && h.Exception == "" {
 			best.role = ""
 		}
 	}
@@ -175,7 +197,7 @@ func (r *reading) judge(t *Table, clues []clue, o *Output) bool {
 			r.other(t, c)
 			return true
 		}
-		if c.Line > first.Line {
+		if c.seq > first.seq {
 			break // it stands after the real one, as a crash after a failed call does
 		}
 		// A tool may log such an error and go on; only one that ended something
@@ -188,9 +210,27 @@ func (r *reading) judge(t *Table, clues []clue, o *Output) bool {
 	}
 	if first != nil {
 		r.judgeFatal(t, first, clues, o)
+		if r.hit == first.Hit {
+			r.hit = root(first, clues)
+		}
 		return true
 	}
 	return r.judgeRest(t, clues)
+}
+
+// root returns the out-of-memory that f came up in the handling of, or f itself:
+// the first one has the numbers that matter.
+func root(f *clue, clues []clue) *Hit {
+	if f.Chain == "" {
+		return f.Hit
+	}
+	for i := range clues {
+		c := &clues[i]
+		if c.role == roleFatal && c.level <= levelPlain && c.Stream == f.Stream && c.seq < f.seq && c.p.Kind == f.p.Kind {
+			return c.Hit
+		}
+	}
+	return f.Hit
 }
 
 // judgeFatal decides between an out-of-memory line and the other exceptions of
@@ -200,7 +240,7 @@ func (r *reading) judgeFatal(t *Table, f *clue, clues []clue, o *Output) {
 	var definite, opaque *clue
 	for i := range clues {
 		c := &clues[i]
-		if c.role != roleOther || c.soft() || c.Line == f.Line || r.excused(f, c, clues) {
+		if c.role != roleOther || c.soft() || c.seq == f.seq || r.excused(f, c, clues) {
 			continue
 		}
 		if c.definite(t) {
@@ -229,7 +269,7 @@ func (r *reading) judgeFatal(t *Table, f *clue, clues []clue, o *Output) {
 			r.other(t, definite)
 		case definite != nil || opaque != nil:
 			r.state, r.conf = doubtful, Low
-		case o.Lines-f.Line > 60:
+		case o.Lines-f.seq > 60:
 			r.conf = Medium
 		}
 	case levelMention:
@@ -237,7 +277,7 @@ func (r *reading) judgeFatal(t *Table, f *clue, clues []clue, o *Output) {
 		case definite != nil:
 			r.other(t, definite)
 			r.conf = Medium
-		case opaque != nil:
+		case opaque != nil, f.quoted:
 			r.state, r.conf = doubtful, Low
 		default:
 			r.state, r.conf = fatal, Medium
@@ -255,7 +295,7 @@ func (r *reading) judgeFatal(t *Table, f *clue, clues []clue, o *Output) {
 // f: it was raised from it, comes from clean-up code, is the Python face of what
 // a C tool printed, or stands before a full traceback of the same rank.
 func (r *reading) excused(f, c *clue, clues []clue) bool {
-	if c.Line < f.Line {
+	if c.seq < f.seq {
 		return f.level == levelStrong && (c.Stream == f.Stream || !f.p.Bare)
 	}
 	if c.Chain == "cause" || c.Cleanup {
@@ -267,7 +307,7 @@ func (r *reading) excused(f, c *clue, clues []clue) bool {
 	// The same rank ran out of memory again after c: c was on the way.
 	for i := range clues {
 		l := &clues[i]
-		if l.role == roleFatal && l.level == levelStrong && l.Line > c.Line && l.Stream == c.Stream {
+		if l.role == roleFatal && l.level == levelStrong && l.seq > c.seq && l.Stream == c.Stream {
 			return true
 		}
 	}
@@ -319,7 +359,7 @@ func (r *reading) judgeRest(t *Table, clues []clue) bool {
 	switch {
 	case sign != nil && weakVeto != nil:
 		r.other(t, weakVeto)
-	case sign != nil && cause != nil && cause.Line < sign.Line:
+	case sign != nil && cause != nil && cause.seq < sign.seq:
 		// The real error stands further up.
 		r.other(t, cause)
 	case sign != nil && after != nil && after.definite(t) && !after.Cleanup && sign.p.Needs != "host" && sign.p.Needs != "shm":

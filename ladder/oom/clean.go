@@ -92,15 +92,59 @@ func sequence(s string) int {
 	return 2
 }
 
-// strip takes prefixes off until none is left.
+// strip takes prefixes off until none is left, and a bar that a message stands
+// behind.
 func (t *Table) strip(s string) (text, stream string) {
+	text, stream = t.unprefix(s)
+	return t.unbar(text, stream)
+}
+
+// unbar takes off the bar that text begins with, and the prefixes behind it.
+func (t *Table) unbar(text, stream string) (rest, _ string) {
+	for range 8 {
+		rest, ok := cutBar(text)
+		if !ok || rest == "" {
+			break
+		}
+		var inner string
+		if text, inner = t.unprefix(rest); inner != "" {
+			stream = join(stream, inner)
+		}
+	}
+	return text, stream
+}
+
+// join names a stream inside another one; what is nested too deep is left out.
+func join(a, b string) string {
+	switch {
+	case b == "" || len(a) > 80:
+		return a
+	case a == "":
+		return b
+	}
+	return a + "/" + b
+}
+
+// unprefix takes prefixes off until none is left.
+func (t *Table) unprefix(s string) (text, stream string) {
 	// A prefix never makes a line longer, so this ends; the bound is for lines
 	// made of nothing but prefixes.
 	for range 16 {
+		if s == "" {
+			break
+		}
 		cut := false
-		for i := range t.Prefixes {
+		for _, i := range t.byFirst[s[0]] {
 			p := &t.Prefixes[i]
-			if s == "" || !p.first[s[0]] || (p.must != "" && !strings.Contains(s, p.must)) {
+			if p.Builtin == "rank" {
+				name, end := rankPrefix(s)
+				if end == 0 {
+					continue
+				}
+				s, stream, cut = s[end:], join(stream, name), true
+				break
+			}
+			if p.must != "" && !strings.Contains(s, p.must) {
 				continue
 			}
 			m := p.Re.FindStringSubmatchIndex(s)
@@ -108,13 +152,9 @@ func (t *Table) strip(s string) (text, stream string) {
 				continue
 			}
 			for g := 1; g < len(m)/2; g++ {
-				if m[2*g] < 0 || len(stream) > 80 {
-					continue
+				if m[2*g] >= 0 {
+					stream = join(stream, s[m[2*g]:m[2*g+1]])
 				}
-				if stream != "" {
-					stream += "/"
-				}
-				stream += s[m[2*g]:m[2*g+1]]
 			}
 			// Begin again with the first one: the order of the table holds at
 			// every level.
@@ -126,4 +166,25 @@ func (t *Table) strip(s string) (text, stream string) {
 		}
 	}
 	return s, stream
+}
+
+// rankPrefix reads "[rank3]: ", which stands on every line of a distributed job,
+// and returns the length of it, 0 if it is not there.
+func rankPrefix(s string) (name string, end int) {
+	const open = "[rank"
+	if !strings.HasPrefix(s, open) {
+		return "", 0
+	}
+	at := len(open)
+	for at < len(s) && digit(s[at]) {
+		at++
+	}
+	if at == len(open) || !strings.HasPrefix(s[at:], "]:") {
+		return "", 0
+	}
+	end = at + 2
+	if end < len(s) && (s[end] == ' ' || s[end] == '\t') {
+		end++
+	}
+	return s[1:at], end
 }

@@ -24,16 +24,13 @@ func loaded(t testing.TB) *Table {
 	return tab
 }
 
-// scanText feeds a whole log, with the advances that Steps finds.
+// scanText reads a whole log, with the advances that Steps finds.
 func scanText(tab *Table, text string) Output {
-	s, steps := tab.NewScanner(), tab.NewSteps()
-	off := int64(0)
-	for i, l := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
-		n, grew := steps.Advance(l)
-		s.Feed(Line{N: i + 1, Offset: off, Text: l, Advance: grew, Step: n})
-		off += int64(len(l)) + 1
+	o, err := tab.Read(strings.NewReader(text))
+	if err != nil {
+		panic(err)
 	}
-	return s.Output()
+	return o
 }
 
 type labelled struct {

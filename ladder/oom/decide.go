@@ -2,17 +2,20 @@ package oom
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"sparkrun/internal/sample"
 )
 
 // Decide says why an attempt died. It is a function of its argument alone.
 func (t *Table) Decide(ev Evidence) Verdict {
 	d := &decision{t: t, ev: &ev}
-	d.kernel = t.kernelEvidence(&ev)
 	d.text = t.read(&ev.Output)
+	d.kernel = d.kernelEvidence()
 	d.mem, d.memText = memory(&ev)
 	d.collect()
 	switch {
@@ -37,7 +40,9 @@ type decision struct {
 	mem     memState
 	memText string
 
-	v Verdict
+	v        Verdict
+	outsider string // the process that took the memory, by the guard's account
+	sent     bool   // a signal of ours decided
 	// killed is the kernel record that decided, if one did.
 	killed *kill
 }
@@ -69,7 +74,7 @@ func (d *decision) addHit(w Weight, h *Hit) {
 // collect records what is worth showing whatever the verdict will be.
 func (d *decision) collect() {
 	ev := d.ev
-	if ev.Exit.Known {
+	if ev.Exit.Known && (ev.Exit.Code != 0 || ev.Exit.Signal != "") {
 		d.add("exit", Note, "%s", exitText(ev.Exit))
 	}
 	if d.memText != "" {
@@ -81,6 +86,26 @@ func (d *decision) collect() {
 			w = Against
 		}
 		d.add("memory", w, "%s in the last minute", d.memText)
+	}
+	d.v.Evidence = append(d.v.Evidence, d.kernel.xidItems(d.t)...)
+	if c := ev.Container; c != nil && c.Known {
+		text := fmt.Sprintf("%s says that the container was not killed for memory; that is no proof", engine(c))
+		w := Note
+		if c.OOMKilled {
+			w, text = Weak, fmt.Sprintf("%s says OOMKilled, which it also says when only a child was", engine(c))
+		}
+		d.add("container", w, "%s", text)
+		if c.Error != "" {
+			d.add("container", Note, "%s: %s", engine(c), c.Error)
+		}
+	}
+	if g := ev.Guard; g != nil && g.Warned {
+		item := guardItem(g, Weak)
+		item.Text = "only told, did not end it: " + item.Text
+		d.v.Evidence = append(d.v.Evidence, item)
+	}
+	if d.kernel.otherDay > 0 {
+		d.add("kernel", Note, "%d records carry times that lie days away from those of the log", d.kernel.otherDay)
 	}
 	for i := range d.kernel.others {
 		if i == 3 {
@@ -95,6 +120,9 @@ func (d *decision) collect() {
 			item.Text = short(fmt.Sprintf("%s (%d times)", item.Text, n))
 		}
 		d.v.Evidence = append(d.v.Evidence, item)
+	}
+	for i := range d.kernel.engine {
+		d.v.Evidence = append(d.v.Evidence, d.kernel.engine[i].item(Weak))
 	}
 	for i := range d.kernel.against {
 		d.v.Evidence = append(d.v.Evidence, d.kernel.against[i].item(Against))
@@ -116,38 +144,151 @@ func (d *decision) collect() {
 	}
 }
 
-// signalled is the first hard rule: what we or the user sent decides.
+// lastPhase is what the job was doing when something from outside ended it.
+func (d *decision) lastPhase() {
+	if h := d.text.hit; d.v.Answer == NotOOM || h != nil && h.Phase != "" {
+		return
+	}
+	d.v.Phase = d.t.phase(d.ev, nil)
+}
+
+// signalled is the first hard rule: what we or the user sent decides, the first
+// of them where there are several.
 func (d *decision) signalled() bool {
-	for _, s := range d.ev.Signals {
+	var first *SignalSent
+	sent := d.ev.Signals
+	if g := d.ev.Guard; g != nil && !g.Warned && !slices.ContainsFunc(sent, func(s SignalSent) bool { return s.By == "guard" }) {
+		sent = append(slices.Clip(sent), SignalSent{Name: "SIGKILL", By: "guard", T: g.T})
+	}
+	for i := range sent {
+		s := &sent[i]
 		if !ending(s.Name) || (!d.ev.Exit.T.IsZero() && s.T.After(d.ev.Exit.T)) {
 			continue
 		}
-		item := Item{Source: "signal", Weight: Decides, T: stamp(s.T)}
-		switch s.By {
-		case "guard":
-			item.Text = fmt.Sprintf("the memory guard sent %s before the machine ran out", s.Name)
-			d.set(OOM, "guard", High)
-		case "hang":
-			if d.text.state == fatal || d.text.state == doubtful {
-				item.Text = fmt.Sprintf("nothing moved any more after an out-of-memory line; sent %s", s.Name)
-				d.set(OOM, d.text.kind, Medium)
-				d.v.Reason = "hang"
-				d.addHit(Decides, d.text.hit)
-			} else {
-				item.Text = fmt.Sprintf("nothing moved any more; sent %s", s.Name)
-				d.set(NotOOM, "hang", High)
-			}
-		case "limit":
-			item.Text = fmt.Sprintf("the time limit was reached; sent %s", s.Name)
-			d.set(NotOOM, "limit", High)
-		default:
-			item.Text = fmt.Sprintf("%s was sent by %s", s.Name, s.By)
-			d.set(NotOOM, "user", High)
+		if first == nil || (!s.T.IsZero() && !first.T.IsZero() && s.T.Before(first.T)) {
+			first = s
 		}
-		d.v.Evidence = append(d.v.Evidence, item)
-		return true
 	}
-	return false
+	if first == nil {
+		return false
+	}
+	s := first
+	d.sent = true
+	item := Item{Source: "signal", Weight: Decides, T: stamp(s.T)}
+	switch s.By {
+	case "guard":
+		d.guard(s, item)
+		return true
+	case "hang":
+		if d.text.state == fatal || d.text.state == doubtful {
+			item.Text = fmt.Sprintf("nothing moved any more after an out-of-memory line; sent %s", s.Name)
+			d.set(OOM, d.text.kind, Medium)
+			d.v.Reason = "hang"
+			d.addHit(Decides, d.text.hit)
+		} else {
+			item.Text = fmt.Sprintf("nothing moved any more; sent %s", s.Name)
+			d.set(NotOOM, "hang", High)
+		}
+	case "limit":
+		item.Text = fmt.Sprintf("the time limit was reached; sent %s", s.Name)
+		d.set(NotOOM, "limit", High)
+	default:
+		item.Text = fmt.Sprintf("%s was sent by %s", s.Name, s.By)
+		d.set(NotOOM, "user", High)
+	}
+	d.v.Evidence = append(d.v.Evidence, item)
+	return true
+}
+
+// guard is a death by our own memory guard. Where somebody else's process took
+// the memory the job itself is as it should be.
+func (d *decision) guard(s *SignalSent, item Item) {
+	d.set(OOM, "guard", High)
+	g := d.ev.Guard
+	if g == nil || g.Warned {
+		item.Text = fmt.Sprintf("the memory guard sent %s before the machine ran out", s.Name)
+		d.v.Evidence = append(d.v.Evidence, item)
+		return
+	}
+	item = guardItem(g, Decides)
+	if item.T.IsZero() {
+		item.T = stamp(s.T)
+	}
+	d.v.Evidence = append(d.v.Evidence, item)
+	if g.Outsider == "" {
+		return
+	}
+	w := Weak
+	if g.outsiderTookIt() {
+		w = Supports
+		d.set(OOM, "co-tenant", High)
+		d.outsider = g.Outsider
+	}
+	text := fmt.Sprintf("process %s (%d), which is not the job's, grew by %s in the last minute", g.Outsider, g.OutsiderPID, numText(g.OutsiderGrewKiB))
+	if g.TreeGrewKiB.OK {
+		text += fmt.Sprintf("; the job by %s", numText(g.TreeGrewKiB))
+	}
+	d.add("guard", w, "%s", text)
+}
+
+// outsiderTookIt tells that a process outside the tree grew most: the guard names one
+// only then, and knows how much is much on this machine.
+func (g *GuardAction) outsiderTookIt() bool {
+	return g.Outsider != "" && g.OutsiderGrewKiB.OK && g.OutsiderGrewKiB.V > g.TreeGrewKiB.Or(0)
+}
+
+func guardItem(g *GuardAction, w Weight) Item {
+	why := g.Why
+	switch why {
+	case "hard-floor":
+		why = "the hard floor was reached"
+	case "predicted":
+		why = "the floor would have been reached within a second"
+	case "swap-thrash":
+		why = "swap was full and everything waited for memory"
+	}
+	text := "the memory guard ended it before the machine froze"
+	if g.Limit != "" {
+		text = "the memory guard ended it before the memory limit of " + g.Limit + " was reached"
+	}
+	if g.Warned {
+		text = "the memory guard"
+	}
+	text += ": " + why
+	if g.AvailKiB.OK {
+		text += fmt.Sprintf(", %s available", numText(g.AvailKiB))
+	}
+	if g.FloorKiB.OK {
+		text += fmt.Sprintf(", floor %s", numText(g.FloorKiB))
+	}
+	return Item{Source: "guard", Weight: w, Text: short(text), T: stamp(g.T)}
+}
+
+// numText writes KiB for a person, where they are known.
+func numText(n sample.Num) string {
+	if !n.OK {
+		return "an unknown amount"
+	}
+	return sizeText(n.V)
+}
+
+// sizeText writes KiB in the unit that leaves figures to read: what is left at a death
+// is often far below 1 GiB.
+func sizeText(kib float64) string {
+	switch size := math.Abs(kib); {
+	case size >= 1<<20:
+		return fmt.Sprintf("%.1f GiB", kib/(1<<20))
+	case size >= 1<<10, size == 0:
+		return fmt.Sprintf("%.0f MiB", kib/(1<<10))
+	}
+	return fmt.Sprintf("%.0f KiB", kib)
+}
+
+func engine(c *ContainerEnd) string {
+	if c.Engine == "" {
+		return "the container engine"
+	}
+	return c.Engine
 }
 
 // ending tells whether a signal is meant to end a process.
@@ -168,12 +309,16 @@ func (d *decision) succeeded() bool {
 	}
 	finished := ev.TrainingFinished || ev.Output.Finished
 	steps := ev.StepsDone || ev.LastStep > 0 || ev.Output.Advances > 0
-	killedLate := slices.ContainsFunc(d.kernel.ours, func(k kill) bool { return k.near(ev) && !k.survived(ev) })
+	killedLate := slices.ContainsFunc(d.kernel.ours, func(k kill) bool {
+		// A helper's death that the job worked on after is its own affair.
+		worked := !k.t.IsZero() && ev.Output.advancedAfter(k.t) >= 2
+		return k.near(ev) && !k.survived(ev) && !worked
+	})
 	switch {
 	case killedLate && !finished:
 		d.unsure("kernel-oom", "swallowed")
 		d.v.Evidence = append(d.v.Evidence, d.kernel.ours[0].item(Supports))
-	case !steps && (d.text.state == fatal || d.text.state == doubtful || d.text.state == weak):
+	case !steps && (d.text.state == fatal || d.text.state == doubtful || d.text.state == weak && d.text.weak.Needs == "never"):
 		d.unsure(d.text.kind, "swallowed")
 		d.addHit(Supports, d.text.hit)
 	case steps || finished:
@@ -192,7 +337,7 @@ func (d *decision) killedByKernel() bool {
 	survived := 0
 	for i := range d.kernel.ours {
 		k := &d.kernel.ours[i]
-		if k.survived(ev) {
+		if k.survived(ev) || d.outlived(k) {
 			survived++
 			d.v.Evidence = append(d.v.Evidence, k.item(Weak))
 			continue
@@ -203,19 +348,31 @@ func (d *decision) killedByKernel() bool {
 		}
 		d.killed = k
 		conf := High
-		if !k.near(ev) || (ev.TreePIDs == nil && k.pid != 0 && !ev.Exit.Known) {
+		if ev.foreign() {
+			conf = d.foreignConfidence(k)
+		}
+		if !k.near(ev) {
 			conf = Medium
 		}
 		d.set(OOM, k.kind, conf)
+		if ev.foreign() && k.tie != tiedByID && !ev.Exit.Known && ev.Lost == nil && d.mem != memLow {
+			d.unsure(k.kind, "needs-samples")
+		}
 		d.v.Evidence = append(d.v.Evidence, k.item(Decides))
 	}
 	if n := ev.CgroupOOMKillDelta; n.OK && n.V > 0 {
 		w := Supports
+		text := fmt.Sprintf("the kernel counted %.0f out-of-memory kills in the job's own cgroup", n.V)
+		kind := "cgroup-oom"
+		if e := ev.CgroupOOMEvents; e.OK && e.V == 0 {
+			kind = "kernel-oom"
+			text += ", which never hit a limit of its own: the machine's memory was the reason"
+		}
 		if d.killed == nil && int(n.V) > survived {
 			w = Decides
-			d.set(OOM, "cgroup-oom", High)
+			d.set(OOM, kind, High)
 		}
-		d.add("cgroup", w, "the kernel counted %.0f out-of-memory kills in the job's own cgroup", n.V)
+		d.add("cgroup", w, "%s", text)
 		if w == Decides {
 			return true
 		}
@@ -227,6 +384,12 @@ func (d *decision) killedByKernel() bool {
 		return true
 	}
 	return false
+}
+
+// outlived tells that the job made several steps after the kill and then died of
+// something that it names itself: the kill was a helper's.
+func (d *decision) outlived(k *kill) bool {
+	return d.text.state == other && d.text.conf == High && !k.t.IsZero() && d.ev.Output.advancedAfter(k.t) >= 2
 }
 
 func (d *decision) size(name string, n int64) {
@@ -244,31 +407,46 @@ func (d *decision) finish() Verdict {
 		v.Sizes = map[string]int64{}
 	}
 	if h := d.text.hit; h != nil && (v.Answer == OOM || v.Kind != "") && (d.text.state == fatal || d.text.state == doubtful) {
-		d.t.messageSizes(v.Sizes, &ev.Output, h)
+		d.t.messageSizes(v.Sizes, ev, h)
 		d.demoteAbsurd()
+		d.doubtPlenty()
+	}
+	if d.sent || d.killed != nil || d.text.hit == nil || d.text.state == silent {
+		d.lastPhase()
+	}
+	word := v.Kind
+	if v.Answer == NotOOM {
+		word = v.Reason
+	}
+	v.Cause = d.cause(word)
+	if v.Cause == causeAddressLimit || v.Cause == causeWorker && word == "host-alloc" && d.addressLimit() {
+		d.add("limit", Supports, "the command may use %s of address space (ulimit -v), and the machine had memory left", numText(ev.AddressLimitKiB))
 	}
 	slices.SortStableFunc(v.Evidence, func(a, b Item) int { return rank(a.Weight) - rank(b.Weight) })
 	// A burst of kills can name hundreds of victims.
 	v.Evidence = append([]Item{}, v.Evidence[:min(len(v.Evidence), maxItems)]...)
 	v.Quote = d.quote()
-	word := v.Kind
-	if v.Answer == NotOOM {
-		word = v.Reason
-	}
-	v.Advice = d.t.advice(word, v.Phase, v.Sizes)
+	v.Lever = d.t.lever(v, word)
+	v.Advice = d.adviceText(word)
 	v.Unreadable = append([]string{}, ev.Unreadable...)
-	if !ev.KernelReadable {
-		why := "kernel log"
-		if ev.KernelErr != "" {
-			why += ": " + ev.KernelErr
+	// Whoever gathered the evidence may have named it already, with more to say.
+	missing := func(what, why string) {
+		if slices.ContainsFunc(v.Unreadable, func(s string) bool { return strings.HasPrefix(s, what) }) {
+			return
 		}
-		v.Unreadable = append(v.Unreadable, why)
+		if why != "" {
+			what += ": " + why
+		}
+		v.Unreadable = append(v.Unreadable, what)
+	}
+	if !ev.KernelReadable {
+		missing("kernel log", ev.KernelErr)
 	}
 	if !ev.CgroupOOMKillDelta.OK {
-		v.Unreadable = append(v.Unreadable, "cgroup oom_kill counter")
+		missing("cgroup oom_kill counter", "")
 	}
 	if d.mem == memUnknown {
-		v.Unreadable = append(v.Unreadable, "memory samples of the last minute")
+		missing("memory samples", "none of the last minute")
 	}
 	switch {
 	case ev.StepsDone || ev.LastStep > 0:
@@ -281,31 +459,62 @@ func (d *decision) finish() Verdict {
 
 // demoteAbsurd takes an out-of-memory back whose request no machine could meet.
 func (d *decision) demoteAbsurd() {
-	if d.killed != nil || d.v.Answer == NotOOM || !absurd(d.v.Sizes, hostTotal(d.ev)) {
+	if d.killed != nil || d.sent || d.v.Answer == NotOOM || !absurd(d.v.Sizes, hostTotal(d.ev)) {
 		return
 	}
 	d.set(NotOOM, "bad-size", High)
 	d.add("output", Against, "the request is more than a hundred times the memory there is, or a petabyte: a bug in a size, not a need")
 }
 
+// doubtPlenty lowers the confidence where the message's own numbers leave room for
+// another reading: it asks for far less than is free, and no limit of its own says why;
+// or it has no numbers at all and nothing has run yet.
+func (d *decision) doubtPlenty() {
+	s := d.v.Sizes
+	if d.killed != nil || d.sent || d.v.Answer != OOM {
+		return
+	}
+	steps := d.ev.StepsDone || d.ev.LastStep > 0 || d.ev.Output.Advances > 0
+	if p := d.t.classify(d.text.hit).p; p != nil && p.Vague && d.text.hit.Exception != "" && d.text.hit.Cause == "" && !steps && s["requested"] == 0 && d.mem != memLow {
+		d.v.Confidence = lower(d.v.Confidence, Medium)
+		return
+	}
+	if s["allowed"] > 0 || s["requested"] == 0 || s["free"] < 8*s["requested"] {
+		return
+	}
+	d.v.Confidence = lower(d.v.Confidence, Medium)
+	d.add("output", Against, "far more was free than was asked for: a mode of the allocator or a broken install may refuse it")
+}
+
+// quote is the one line to show: the item that decides, else the line that was
+// weighed, else what is known of the end. An ordinary line of output says nothing.
 func (d *decision) quote() string {
-	for _, it := range d.v.Evidence {
-		if it.Weight == Decides && it.Source != "exit" && it.Source != "signal" {
-			return it.Text
+	decides := func(outside bool) string {
+		for _, it := range d.v.Evidence {
+			if it.Weight == Decides && outside == (it.Source == "exit" || it.Source == "signal") {
+				return it.Text
+			}
 		}
+		return ""
+	}
+	if text := decides(false); text != "" {
+		return text
+	}
+	// What is in doubt is told by the words that raise the doubt.
+	if d.v.Answer == Unsure && d.text.hit != nil && d.text.state != silent {
+		return short(d.text.hit.Text)
+	}
+	if text := decides(true); text != "" {
+		return text
 	}
 	if d.text.hit != nil && d.text.state != silent {
 		return short(d.text.hit.Text)
 	}
-	for _, it := range d.v.Evidence {
-		if it.Weight == Decides {
-			return it.Text
-		}
-	}
-	for i := len(d.ev.Output.Tail) - 1; i >= 0; i-- {
-		text, _ := d.t.Clean(d.ev.Output.Tail[i].Text)
-		if text = strings.TrimSpace(text); text != "" {
-			return short(text)
+	for _, source := range []string{"exit", "memory", ""} {
+		for _, it := range d.v.Evidence {
+			if source == "" || it.Source == source {
+				return it.Text
+			}
 		}
 	}
 	return ""

@@ -6,6 +6,10 @@ import (
 	"strings"
 )
 
+// causeNotShown is the reason where a launcher reports a death and nobody says
+// what it was.
+const causeNotShown = "cause-not-shown"
+
 // signals by number, those that end a process.
 var signals = map[int]string{
 	1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS",
@@ -94,6 +98,10 @@ func (d *decision) fatal(sig string) {
 		d.addHit(Supports, d.text.hit)
 		if d.level() >= levelMention && !d.stalled() {
 			d.unsure(d.text.kind, "no-exit-status")
+			if d.level() == levelWarning && d.text.retried {
+				// It survived the same before, and nobody saw it die or stand still.
+				d.set(NotOOM, "no-sign", Low)
+			}
 			return
 		}
 	case sig == "SIGKILL" && d.t.classify(d.text.hit).p.Kill:
@@ -114,7 +122,7 @@ func (d *decision) level() int { return d.t.classify(d.text.hit).level }
 func (d *decision) stalled() bool {
 	o := &d.ev.Output
 	for i := range o.Hits {
-		if h := &o.Hits[i]; h.Line > d.text.hit.Line && d.t.classify(h).role == roleConsequence {
+		if h := &o.Hits[i]; h.seq > d.text.hit.seq && d.t.classify(h).role == roleConsequence {
 			return true
 		}
 	}
@@ -140,7 +148,7 @@ func (d *decision) other(sig string) {
 		}
 		d.set(NotOOM, r.reason, conf)
 		if free := d.ev.DiskFreeMinKiB; r.reason == "disk" && free.OK {
-			d.add("disk", Supports, "least free space where the job writes: %.1f GiB", free.V/(1<<20))
+			d.add("disk", Supports, "least free space where the job writes: %s", sizeText(free.V))
 		}
 	}
 }
@@ -153,8 +161,14 @@ func (d *decision) weak(sig string) {
 		d.set(NotOOM, "user", Medium)
 	case p.Needs == "shm":
 		d.shm(p.Likely || sig == "SIGBUS", d.text.kind)
+	case p.Reason == "machine-lost" && len(d.kernel.hints) > 0:
+		d.fromStatus(sig)
+	case p.Needs == "never" && p.Reason != "":
+		d.unsure(d.text.kind, p.Reason)
 	case p.Needs == "never":
 		d.unsure(d.text.kind, "cause-cut-off")
+	case p.Needs == "host" && sig == "SIGKILL" && d.engineSays():
+		d.sigkill()
 	case d.mem == memLow:
 		d.set(OOM, d.text.kind, Medium)
 	case p.Needs == "host" && d.mem == memClear:
@@ -192,6 +206,8 @@ func (d *decision) shm(likely bool, kind string) {
 func (d *decision) fromStatus(sig string) {
 	hint := len(d.kernel.hints) > 0
 	switch {
+	case d.ev.Lost != nil && d.ev.Lost.BootChanged && !d.ev.Exit.Known:
+		d.machineLost()
 	case hint && d.mem == memLow, hint && d.mem == memUnknown && (sig == "SIGKILL" || sig == "SIGTERM" || !d.ev.Exit.Known):
 		// The driver had no memory, and the job ended without a word.
 		d.promoteHint()
@@ -215,6 +231,8 @@ func (d *decision) fromStatus(sig string) {
 		d.set(NotOOM, "segfault", Medium)
 	case sig == "SIGABRT":
 		d.set(NotOOM, "abort", Medium)
+	case d.text.state == consequence && d.text.reason == causeNotShown:
+		d.unsure("", causeNotShown)
 	case d.text.state == consequence:
 		d.set(NotOOM, d.text.reason, Low)
 	default:
@@ -237,22 +255,80 @@ func (d *decision) promoteHint() {
 // noStatus is a job that nobody saw end: alive, hung, or gone with the machine.
 func (d *decision) noStatus() {
 	switch {
+	case d.ev.Lost != nil && d.ev.Lost.BootChanged:
+		d.machineLost()
 	case d.mem == memLow:
 		d.set(OOM, "unified-driver", Medium)
-	case d.ev.Output.TornNULs >= 8:
-		d.add("output", Weak, "the last line ends in %d NUL bytes: the machine went down while it was written", d.ev.Output.TornNULs)
+	case d.torn():
 		d.unsure("unified-driver", "machine-lost")
-	case d.text.state == consequence:
+	case d.text.state == consequence && d.text.reason != causeNotShown:
 		d.set(NotOOM, d.text.reason, Low)
 	default:
 		d.set(NotOOM, "no-sign", Low)
 	}
 }
 
+// torn tells that the output ends as a file system leaves it after a power loss.
+func (d *decision) torn() bool {
+	n := d.ev.Output.TornNULs
+	if n < 8 {
+		return false
+	}
+	d.add("output", Weak, "the last line ends in %d NUL bytes: the machine went down while it was written", n)
+	return true
+}
+
+// machineLost is a machine that was started anew under the job: shut down, frozen
+// for want of memory, or without power.
+func (d *decision) machineLost() {
+	l := d.ev.Lost
+	torn := d.torn()
+	hint := len(d.kernel.hints) > 0
+	switch {
+	case l.CleanKnown && l.Clean:
+		d.add("boot", Decides, "the machine was shut down in good order and started again")
+		d.set(NotOOM, "reboot", High)
+		if d.mem == memLow {
+			d.v.Confidence = Medium
+		}
+		return
+	case d.mem == memLow, hint && d.mem != memClear:
+		d.add("boot", Decides, "the machine went away without a shutdown while memory was running out")
+		if hint {
+			d.promoteHint()
+		}
+		d.set(OOM, "unified-driver", Medium)
+		d.v.Reason = "freeze"
+		return
+	case l.CleanKnown && (d.mem == memClear || torn):
+		d.add("boot", Supports, "the machine went away without a shutdown, and nothing speaks of memory: power, firmware or a crash of the kernel")
+		d.unsure("", "power-loss")
+	default:
+		d.add("boot", Supports, "the machine was started anew since, and nothing tells why")
+		d.unsure("unified-driver", "machine-lost")
+	}
+}
+
+// engineSays tells that a container engine speaks of a kill for memory, and nothing
+// that would know better denies it. A count of no kills does so only beside a kernel
+// log without one: alone it may be of another cgroup than the container's own, or of
+// one that was gone when it was read.
+func (d *decision) engineSays() bool {
+	c, n := d.ev.Container, d.ev.CgroupOOMKillDelta
+	says := len(d.kernel.engine) > 0 || c != nil && c.Known && c.OOMKilled
+	return says && !(d.ev.KernelReadable && n.OK && n.V == 0)
+}
+
 // sigkill is a death by SIGKILL that no record explains.
 func (d *decision) sigkill() {
 	vm := d.ev.VMOOMKillDelta
 	switch {
+	case d.engineSays():
+		// Its limit is its own: the machine's memory says nothing against it.
+		d.set(OOM, "cgroup-oom", Medium)
+		if d.mem == memClear && d.ev.KernelReadable {
+			d.unsure("cgroup-oom", "container-only")
+		}
 	case d.mem == memLow:
 		d.set(OOM, "kernel-oom", Medium)
 	case vm.OK && vm.V > 0 && !d.ev.KernelReadable && d.mem != memClear:

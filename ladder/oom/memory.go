@@ -55,7 +55,7 @@ func memory(ev *Evidence) (state memState, text string) {
 			rate := (prev - v) / dt
 			near := end.IsZero() || end.Sub(s.T) <= fallHorizon
 			if rate > fallGiBs*gib && near && v/rate < fallHorizon.Seconds() {
-				fall = fmt.Sprintf("MemAvailable fell by %.1f GiB/s with %.1f GiB left", rate/gib, v/gib)
+				fall = fmt.Sprintf("MemAvailable fell by %.1f GiB/s with %s left", rate/gib, sizeText(v))
 			}
 		}
 		prevT, prev = s.T, v
@@ -66,13 +66,22 @@ func memory(ev *Evidence) (state memState, text string) {
 		// keeps old pages there for weeks.
 		if s.SwapTotalKiB.OK && s.SwapTotalKiB.V > 0 && s.SwapFreeKiB.OK &&
 			s.SwapFreeKiB.V < 0.02*s.SwapTotalKiB.V && 100*v/s.MemTotalKiB.V < memClearPct {
-			swap = fmt.Sprintf("swap was full with %.1f GiB of memory left", v/gib)
+			swap = fmt.Sprintf("swap was full with %s of memory left", sizeText(v))
+		}
+	}
+	// The guard looks ten times as often, and it acted on what it saw.
+	if g := ev.Guard; g != nil && !g.Warned && g.Limit == "" {
+		if g.AvailKiB.OK && (n == 0 || g.AvailKiB.V < lowKiB) {
+			return memLow, fmt.Sprintf("lowest MemAvailable %s, when the memory guard acted", sizeText(g.AvailKiB.V))
+		}
+		if n > 0 {
+			return memLow, fmt.Sprintf("lowest MemAvailable %s (%.1f %%) before the memory guard acted", sizeText(lowKiB), lowPct)
 		}
 	}
 	if n == 0 {
 		return memUnknown, ""
 	}
-	text = fmt.Sprintf("lowest MemAvailable %.1f GiB (%.1f %%)", lowKiB/gib, lowPct)
+	text = fmt.Sprintf("lowest MemAvailable %s (%.1f %%)", sizeText(lowKiB), lowPct)
 	switch {
 	case lowPct < memLowPct:
 		return memLow, text

@@ -65,6 +65,56 @@ type Reaped struct {
 	Signal string
 }
 
+// TreeProc is one process of the job's tree. A kernel record names a pid, and pids
+// are used again: the name and the times tell whose it was.
+type TreeProc struct {
+	// Comm is the process name; the kernel keeps 15 bytes of it. Empty = unknown.
+	Comm string
+	// First and Last are when it was first and last seen; zero = unknown.
+	First, Last time.Time
+}
+
+// GuardAction is what the memory guard did (guard.json).
+type GuardAction struct {
+	T time.Time
+	// Why is "hard-floor", "predicted" or "swap-thrash".
+	Why string
+	// Limit is the cgroup whose limit it acted for, "" for the machine's memory.
+	Limit string
+	// AvailKiB is what was left when it acted, FloorKiB the floor it acted for.
+	AvailKiB, FloorKiB sample.Num
+	// Outsider names a process outside the tree; empty unless it grew more than the
+	// tree in the last minute, and by enough to matter on this machine. The growths
+	// are over that minute.
+	Outsider                     string
+	OutsiderPID                  int
+	OutsiderGrewKiB, TreeGrewKiB sample.Num
+	// Warned says that it only told and did not end the job.
+	Warned bool
+}
+
+// ContainerEnd is what a container engine says about the end of a container. Its
+// OOMKilled is a hint, wrong in both directions: false where only a child was
+// killed, true where a harmless child was.
+type ContainerEnd struct {
+	Engine    string // "docker", "podman"
+	OOMKilled bool
+	Known     bool // whether the engine answered
+	ExitCode  int
+	Error     string // the engine's own error text for the container, if any
+}
+
+// Lost says that the machine went away under the attempt.
+type Lost struct {
+	// BootChanged: the boot id is another one than when the attempt began.
+	BootChanged bool
+	// Clean: the previous boot ended in an orderly shutdown; CleanKnown tells
+	// whether its journal could be read.
+	Clean, CleanKnown bool
+	// JournalTail are the last lines of the previous boot's journal, oldest first.
+	JournalTail []KernelRecord
+}
+
 // KernelRecord is one line of the kernel log, or of a daemon that kills
 // (systemd-oomd, earlyoom, slurmstepd, kubelet).
 type KernelRecord struct {
@@ -77,10 +127,10 @@ type Evidence struct {
 	Signals []SignalSent
 	Exit    Exit
 	Reaped  []Reaped
-	// TreePIDs names every process ever seen in the tree. nil means that the
+	// Tree holds every process ever seen in the tree, by pid. nil means that the
 	// tree is not known, as for a log somebody brings along; a kill record then
-	// counts as ours unless the status speaks against it.
-	TreePIDs map[int]string
+	// counts as far as something ties it to the log or the status (see tie).
+	Tree map[int]TreeProc
 
 	Kernel         []KernelRecord
 	KernelReadable bool
@@ -90,9 +140,32 @@ type Evidence struct {
 	// machine. CgroupOOMKillDelta counts kills in the job's own cgroup.
 	VMOOMKillDelta     sample.Num
 	CgroupOOMKillDelta sample.Num
-	// CgroupPath is the job's own cgroup, as the kernel names it; empty or "/"
-	// when it has none of its own.
-	CgroupPath string
+	// CgroupOOMEvents is the growth of memory.events' oom (cgroup v2): how often the
+	// cgroup hit its own limit. 0 beside a kill says that the machine's memory was the
+	// reason.
+	CgroupOOMEvents sample.Num
+	// CgroupPaths are the job's own cgroups as the kernel names them, those of its
+	// containers included; empty when it has none of its own. "/" is not one.
+	CgroupPaths []string
+
+	// Guard is what the memory guard did, nil if nothing. Container is what an
+	// engine said, nil where there is no container. Lost is nil while the machine
+	// lives.
+	Guard *GuardAction
+	// GuardPhase is what the guard knew of the job: "load" as long as no step was
+	// seen, "run" afterwards, empty where nobody knows. Text that says more comes
+	// first.
+	GuardPhase string
+	Container  *ContainerEnd
+	Lost       *Lost
+
+	// AllocConf is PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF) as the command was
+	// given it; empty when it was not set, or when nobody knows.
+	AllocConf string
+
+	// AddressLimitKiB is RLIMIT_AS of the command (ulimit -v), unknown when there
+	// is none.
+	AddressLimitKiB sample.Num
 
 	// Samples are those of the last minute, oldest first.
 	Samples []sample.Sample
@@ -171,7 +244,8 @@ const (
 // Item is one piece of evidence.
 type Item struct {
 	// Source is "signal", "kernel", "systemd-oomd", "earlyoom", "cgroup", "vmstat",
-	// "output", "exit", "process", "memory", "shm" or "disk".
+	// "output", "exit", "process", "memory", "shm", "disk", "guard", "container",
+	// "boot", "limit", or the name of another daemon or batch system.
 	Source string `json:"source"`
 	Weight Weight `json:"weight"`
 	Text   string `json:"text"`
@@ -187,8 +261,12 @@ type Verdict struct {
 	Answer Answer `json:"verdict"`
 	// Kind is set for an oom (and for what an unsure one would be), Reason for
 	// the others.
-	Kind       string     `json:"kind,omitempty"`
-	Reason     string     `json:"reason,omitempty"`
+	Kind   string `json:"kind,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	// Cause tells apart what has the same kind and needs another lever:
+	// "fragmentation", "co-tenant", "pinned", "driver-memory", "address-limit",
+	// "worker", "map-count"...; empty where nothing more is known.
+	Cause      string     `json:"cause,omitempty"`
 	Phase      Phase      `json:"phase"`
 	Confidence Confidence `json:"confidence"`
 	// Evidence is in order of weight.
@@ -200,6 +278,9 @@ type Verdict struct {
 	Advice []string `json:"advice"`
 	// Unreadable names the sources that could not be read.
 	Unreadable []string `json:"unreadable"`
+	// Lever is the first thing that helps, by kind, as a stable word: see the
+	// table of levers in configs/oom.yaml. "none" where no setting helps.
+	Lever string `json:"lever"`
 	// Quote is the one line to show in a summary.
 	Quote string `json:"quote,omitempty"`
 	// Step is the last step seen before the death, if there was one.

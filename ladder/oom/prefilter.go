@@ -1,7 +1,9 @@
 package oom
 
 import (
+	"bytes"
 	"regexp/syntax"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -26,22 +28,42 @@ type prefilter struct {
 	// next maps row+class to the next state's row; the low bit of an entry says
 	// that the state reports something.
 	next []uint32
-	// out holds, by state, the patterns whose text ends there; pythonText stands for a mark.
-	out [][]int32
+	// out holds, by state, the ways whose first set has a text that ends there;
+	// pythonText stands for a mark.
+	out  [][]int32
+	ways []wayOf
+}
+
+type wayOf struct {
+	pattern int32
+	rest    [][]string // the other sets, which are looked for afterwards
 }
 
 const pythonText = int32(-1)
 
-func newPrefilter(lits [][]string, marks []string) *prefilter {
+// newPrefilter builds the automaton for patterns, each given by the ways in which
+// it can match.
+func newPrefilter(patterns [][]way, marks []string) *prefilter {
 	f := &prefilter{classes: 1}
 	type lit struct {
 		s  string
 		id int32
 	}
-	all := make([]lit, 0, 4*len(lits))
-	for i, ls := range lits {
-		for _, l := range ls {
-			all = append(all, lit{strings.ToLower(l), int32(i)})
+	var all []lit
+	for i, ways := range patterns {
+		for _, w := range ways {
+			for _, l := range w[0] {
+				all = append(all, lit{strings.ToLower(l), int32(len(f.ways))})
+			}
+			of := wayOf{pattern: int32(i)}
+			for _, set := range w[1:] {
+				lower := make([]string, len(set))
+				for j, l := range set {
+					lower[j] = strings.ToLower(l)
+				}
+				of.rest = append(of.rest, lower)
+			}
+			f.ways = append(f.ways, of)
 		}
 	}
 	for _, l := range marks {
@@ -108,11 +130,21 @@ func newPrefilter(lits [][]string, marks []string) *prefilter {
 	return f
 }
 
-// scan appends to hits the patterns that can match s, each possibly more than
+// sieve is the scratch space of scans.
+type sieve struct {
+	ways  []int32
+	lower []byte
+}
+
+// scan returns in found the patterns that can match s, each possibly more than
 // once, and tells whether s can belong to a traceback.
-func (f *prefilter) scan(s string, hits []int32) (found []int32, python bool) {
+func (f *prefilter) scan(s string, sv *sieve, found []int32) (_ []int32, python bool) {
+	if f == nil {
+		return found, false // a table that could not be read knows nothing
+	}
 	next, class := f.next, &f.class
 	at := uint32(0)
+	sv.ways = sv.ways[:0]
 	for i := 0; i < len(s); i++ {
 		v := next[at+uint32(class[s[i]])]
 		at = v >> 1
@@ -123,24 +155,174 @@ func (f *prefilter) scan(s string, hits []int32) (found []int32, python bool) {
 			if id == pythonText {
 				python = true
 			} else {
-				hits = append(hits, id)
+				sv.ways = append(sv.ways, id)
 			}
 		}
 	}
-	return hits, python
+	// A long line can hit the same text a hundred thousand times.
+	slices.Sort(sv.ways)
+	sv.ways = slices.Compact(sv.ways)
+	lowered := false
+	for _, id := range sv.ways {
+		w := &f.ways[id]
+		if len(w.rest) > 0 && !lowered {
+			sv.lower, lowered = appendLower(sv.lower[:0], s), true
+		}
+		if len(w.rest) == 0 || containsAll(sv.lower, w.rest) {
+			found = append(found, w.pattern)
+		}
+	}
+	return found, python
+}
+
+func appendLower(b []byte, s string) []byte {
+	from := len(b)
+	b = append(b, s...)
+	for i, c := range b[from:] {
+		if 'A' <= c && c <= 'Z' {
+			b[from+i] = c | 0x20
+		}
+	}
+	return b
+}
+
+// containsAll tells whether of each set one text is in b.
+func containsAll(b []byte, sets [][]string) bool {
+	for _, set := range sets {
+		if !slices.ContainsFunc(set, func(l string) bool { return bytes.Contains(b, []byte(l)) }) {
+			return false
+		}
+	}
+	return true
 }
 
 // scanAny tells whether any pattern can match.
 func (f *prefilter) scanAny(s string) bool {
-	at := uint32(0)
-	for i := 0; i < len(s); i++ {
-		v := f.next[at+uint32(f.class[s[i]])]
-		at = v >> 1
-		if v&1 != 0 {
-			return true
+	var sv sieve
+	found, _ := f.scan(s, &sv, nil)
+	return len(found) > 0
+}
+
+// way is one way in which an expression can match: of each of its sets one text
+// must be in the line.
+type way [][]string
+
+// The most ways of a pattern and sets of a way; what goes beyond is left out, which
+// only makes the filter let more through.
+const (
+	maxWays = 40
+	maxSets = 6
+)
+
+// waysOf returns the ways in which all the expressions together can match, nil if
+// nothing is known of one.
+func waysOf(exprs ...string) []way {
+	ways := []way{{}}
+	for _, expr := range exprs {
+		re, err := syntax.Parse(expr, syntax.Perl)
+		if err != nil {
+			return nil
+		}
+		ways = both(ways, waysFor(re))
+	}
+	out := ways[:0]
+	for _, w := range ways {
+		w = slices.DeleteFunc(w, func(set []string) bool { return shortest(set) < 2 })
+		if !slices.ContainsFunc(w, func(set []string) bool { return shortest(set) >= 3 }) {
+			return nil
+		}
+		slices.SortStableFunc(w, func(a, b []string) int { return rarity(b) - rarity(a) })
+		out = append(out, w[:min(len(w), maxSets)])
+	}
+	return out
+}
+
+// everyday are texts that ordinary lines hold too.
+var everyday = []string{"memory", "error", "exit", "step", "batch", "loss", "device", "worker", "fail"}
+
+// rarity says how seldom a set stops at a line that means nothing: long texts do,
+// and words of everyday do not.
+func rarity(set []string) int {
+	n := shortest(set)
+	for _, l := range set {
+		for _, w := range everyday {
+			if strings.Contains(w, strings.ToLower(l)) {
+				return min(n, 2)
+			}
 		}
 	}
-	return false
+	return n
+}
+
+// both combines ways that are all needed.
+func both(a, b []way) []way {
+	if len(a)*len(b) > maxWays {
+		return a
+	}
+	out := make([]way, 0, len(a)*len(b))
+	for _, x := range a {
+		for _, y := range b {
+			out = append(out, append(slices.Clip(x), y...))
+		}
+	}
+	return out
+}
+
+func waysFor(re *syntax.Regexp) []way {
+	if n := required(re); n.exact != nil {
+		if shortest(n.exact) == 0 {
+			return []way{{}}
+		}
+		return []way{{n.exact}}
+	}
+	switch re.Op {
+	case syntax.OpCapture:
+		return waysFor(re.Sub[0])
+	case syntax.OpPlus:
+		return waysFor(re.Sub[0])
+	case syntax.OpRepeat:
+		if re.Min > 0 {
+			return waysFor(re.Sub[0])
+		}
+	case syntax.OpAlternate:
+		var out []way
+		for _, sub := range re.Sub {
+			out = append(out, waysFor(sub)...)
+		}
+		if len(out) <= maxWays {
+			return out
+		}
+		if best := required(re).best(); best != nil {
+			return []way{{best}}
+		}
+	case syntax.OpConcat:
+		// Runs of texts that are known exactly become one set.
+		ways, run := []way{{}}, []string{""}
+		flush := func() {
+			if shortest(run) > 0 {
+				ways = both(ways, []way{{run}})
+			}
+			run = []string{""}
+		}
+		for _, sub := range re.Sub {
+			n := required(sub)
+			if n.exact != nil && len(n.exact)*len(run) <= maxExact {
+				var product []string
+				for _, a := range run {
+					for _, b := range n.exact {
+						product = append(product, a+b)
+					}
+				}
+				run = product
+				continue
+			}
+			flush()
+			ways = both(ways, waysFor(sub))
+		}
+		flush()
+		return ways
+	}
+	return []way{{}}
 }
 
 // literals returns lower-case texts of which at least one is in every match of

@@ -2,7 +2,6 @@ package oom
 
 import (
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 )
@@ -15,7 +14,7 @@ const (
 	lastHits    = 1000
 	hitTextMax  = 2 << 10
 	maxStreams  = 256
-	maxFrames   = 80
+	maxFrames   = 2048 // frames whose meaning is remembered
 )
 
 // Hit is one line that means something.
@@ -36,6 +35,12 @@ type Hit struct {
 	// Phase is read from the frames; Cleanup says that they are of clean-up code.
 	Phase   Phase
 	Cleanup bool
+	// generic says that the frames stand in other phases too.
+	generic bool
+	// Cause is read from the frames: "pinned", "offload"...
+	Cause string
+	// seq counts what was fed: several pieces of a long line have one N.
+	seq int
 	// advances and own count the advances before it, of all streams and of its
 	// own.
 	advances, own int64
@@ -55,8 +60,29 @@ type Output struct {
 	// bytes at the end of the last line: a file system after a power loss.
 	Finished bool
 	TornNULs int
-	// streams counts advances by stream.
-	streams map[string]int64
+	// streams counts advances by stream; advanced has the times of the last ones.
+	streams  map[string]int64
+	advanced []time.Time
+}
+
+// advancedAfter counts the advances after t, as far as they are remembered.
+func (o *Output) advancedAfter(t time.Time) int {
+	n := 0
+	for _, a := range o.advanced {
+		if a.After(t) {
+			n++
+		}
+	}
+	if len(o.advanced) > 0 {
+		return n
+	}
+	// The times were looked up afterwards, for the lines that were kept.
+	for i := range o.Tail {
+		if l := &o.Tail[i]; l.Advance && l.T.After(t) {
+			n++
+		}
+	}
+	return n
 }
 
 // Scanner reads output line by line, in bounded memory. It is not safe for
@@ -71,13 +97,24 @@ type Scanner struct {
 	lastN        int
 
 	streams     map[string]*stream
-	open        int // streams inside a traceback
+	frames      map[string]uint64 // see frame
+	open        int               // streams inside a traceback
 	advances    int64
 	lastAdvance Line
 	finished    bool
 	torn        int
+	sieve       sieve
 	found       []int32
+	steps       []int32
+	advanced    [16]time.Time    // of the last advances
+	shapes      map[string]shape // see match
+	key         []byte
+	pending     *Hit // what Pending said
+	doubt       bool // and whether it must look again
 }
+
+// shownNULs are NUL bytes as viewers and copies write them.
+const shownNULs = `\0\0\0\0\0\0\0\0`
 
 type slot struct {
 	line Line
@@ -87,46 +124,68 @@ type slot struct {
 // stream follows the tracebacks of one rank.
 type stream struct {
 	advances int64
-	in       bool // inside a traceback
-	foreign  int  // lines inside it that are not of it
-	frames   []string
+	in       bool   // inside a traceback
+	foreign  int    // lines inside it that are not of it
+	marks    uint64 // what the frames so far say; see Table.frameMarks
 	chain    string
 }
 
 // NewScanner returns a scanner that has seen nothing.
 func (t *Table) NewScanner() *Scanner {
-	return &Scanner{t: t, ring: make([]slot, ringLines), streams: make(map[string]*stream)}
+	return &Scanner{t: t, streams: make(map[string]*stream), frames: make(map[string]uint64), shapes: make(map[string]shape)}
 }
 
-// Feed takes the next line.
-func (s *Scanner) Feed(l Line) {
+// Feed takes the next line. Its text may be of any length and hold any bytes;
+// whoever reads a stream without newlines should cut it at 64 KiB, best behind a
+// carriage return, and give the pieces the same N.
+func (s *Scanner) Feed(l Line) { s.feed(l, nil) }
+
+// feed takes the next line and, where steps is given, finds out whether it is an
+// advance.
+func (s *Scanner) feed(l Line, steps *Steps) {
 	text := l.Text
 	if l.N == 0 {
 		l.N = s.n + 1
 	}
 	s.keep(l)
-	if strings.HasSuffix(text, "\x00") {
+	switch {
+	case strings.HasSuffix(text, "\x00"):
 		s.torn = len(text) - len(strings.TrimRight(text, "\x00"))
-	} else if text != "" {
+	case strings.HasSuffix(text, shownNULs):
+		s.torn = len(shownNULs) / 2 // somebody made them visible
+	case text != "":
 		s.torn = 0
 	}
 	text = printable(shorten(text))
-	if l.Advance {
-		_, name := s.t.strip(text)
-		s.stream(name).advances++
-		s.advances++
-		s.burst = s.burst[:0]
-		l.Text = ""
-		s.lastAdvance = l
-	}
 	var python bool
-	s.found, python = s.t.pre.scan(text, s.found[:0])
+	if steps == nil {
+		s.found, python = s.t.pre.scan(text, &s.sieve, s.found[:0])
+		s.steps = s.steps[:0]
+	} else {
+		s.found, python = s.t.both.scan(text, &s.sieve, s.found[:0])
+		s.split()
+	}
+	if len(s.found) == 0 && len(s.steps) == 0 && !python && s.open == 0 && !l.Advance {
+		return
+	}
+	clean, name := s.t.unprefix(text)
+	if len(s.steps) > 0 {
+		l.Step, l.Advance = steps.advance(clean, name, s.steps)
+		kept := &s.ring[(s.n-1)%ringLines].line
+		kept.Step, kept.Advance = l.Step, l.Advance
+	}
+	if l.Advance {
+		s.advance(name, l)
+	}
 	if len(s.found) == 0 && !python && s.open == 0 {
 		return
 	}
-	clean, name := s.t.strip(text)
+	clean, name = s.t.unbar(clean, name)
 	st := s.stream(name)
-	h := Hit{Line: l.N, Offset: l.Offset, T: l.T, Stream: name, advances: s.advances, own: st.advances}
+	if len(s.found) == 0 && !python && !st.in {
+		return // another stream's traceback is open
+	}
+	h := Hit{Line: l.N, Offset: l.Offset, T: l.T, Stream: name, seq: s.n, advances: s.advances, own: st.advances}
 	inTraceback := s.python(st, clean, &h)
 	if len(s.found) > 0 {
 		if ignored := s.match(clean, inTraceback, &h); ignored {
@@ -141,36 +200,97 @@ func (s *Scanner) Feed(l Line) {
 	s.add(h)
 }
 
-// match tries the patterns that the prefilter left.
-func (s *Scanner) match(clean string, inTraceback bool, h *Hit) (ignored bool) {
-	// In the order of the table: the more particular pattern stands first there.
-	slices.Sort(s.found)
-	s.found = slices.Compact(s.found)
+// split takes the patterns of steps out of what the prefilter for both left.
+func (s *Scanner) split() {
+	s.steps = s.steps[:0]
+	first, rest := int32(len(s.t.Patterns)), s.found[:0]
 	for _, id := range s.found {
-		p := &s.t.Patterns[id]
-		// Inside a traceback stand source lines: they quote messages that were
-		// never printed.
-		if inTraceback && p.Role != roleWeak {
-			continue
+		if id >= first {
+			s.steps = append(s.steps, id-first)
+		} else {
+			rest = append(rest, id)
 		}
-		if !p.Re.MatchString(clean) {
-			continue
-		}
-		switch p.Role {
-		case roleIgnore:
-			h.IDs, h.Exception = nil, ""
-			return true
-		case roleFinished:
-			s.finished = true
-			continue
-		}
-		h.IDs = append(h.IDs, p.ID)
 	}
-	return false
+	s.found = rest
+}
+
+// advance notes that a step counter of the stream grew.
+func (s *Scanner) advance(name string, l Line) {
+	s.stream(name).advances++
+	s.advances++
+	s.doubt = s.doubt || s.pending != nil
+	s.burst = s.burst[:0]
+	s.advanced[s.advances%int64(len(s.advanced))] = l.T
+	l.Text = ""
+	s.lastAdvance = l
+}
+
+// frame notes what a frame of the open traceback says. Tracebacks repeat, and so do
+// their frames.
+func (s *Scanner) frame(st *stream, text string) {
+	text = text[:min(len(text), 400)]
+	m, known := s.frames[text]
+	if !known {
+		if len(s.frames) >= maxFrames {
+			clear(s.frames)
+		}
+		m = s.t.frameMarks(text)
+		s.frames[strings.Clone(text)] = m
+	}
+	st.marks |= m
+}
+
+// frameMarks returns a bit for each of the phases, then of the causes, then of the
+// clean-up frames that the frame matches.
+func (t *Table) frameMarks(frame string) (marks uint64) {
+	bit := uint64(1)
+	note := func(re *regexp.Regexp) {
+		if re.MatchString(frame) {
+			marks |= bit
+		}
+		bit <<= 1
+	}
+	for i := range t.Phases {
+		note(t.Phases[i].Re.Regexp)
+	}
+	for i := range t.CauseFrames {
+		note(t.CauseFrames[i].Re.Regexp)
+	}
+	for i := range t.CleanupFrames {
+		note(t.CleanupFrames[i].Re.Regexp)
+	}
+	return marks
+}
+
+// marked fills in what the frames above an exception say: of each the first entry
+// of the table that any frame matches.
+func (t *Table) marked(marks uint64, h *Hit) {
+	for i := range t.Phases {
+		if marks&1 != 0 && h.Phase == "" {
+			h.Phase, h.generic = t.Phases[i].Phase, t.Phases[i].Generic
+		}
+		marks >>= 1
+	}
+	for i := range t.CauseFrames {
+		if marks&1 != 0 && h.Cause == "" {
+			h.Cause = t.CauseFrames[i].Cause
+		}
+		marks >>= 1
+	}
+	h.Cleanup = marks != 0
 }
 
 var (
+	// IPython writes the class in front of the heading, and frames without indent.
+	notebookHead  = regexp.MustCompile(`^[A-Za-z_][\w.]* {2,}Traceback \(most recent call last\)`)
+	notebookFrame = regexp.MustCompile(`^(?:File .+:\d+|Cell In ?\[|Input In \[|<ipython-input|-+> ?\d+ )`)
+	methodOf      = regexp.MustCompile(` in (?:\w+\.)+`)
+
 	exceptionLine = regexp.MustCompile(`^([A-Za-z_][\w.]*(?:\([\w.]+\))?)(?:: |:?\s*$)`)
+	// className is what may stand below frames although it has none of the usual
+	// endings: a name in a module, or one of several capitals. Other processes print
+	// single words in between.
+	className     = regexp.MustCompile(`\.|^[A-Z][a-z0-9]+[A-Z]`)
 	exceptionName = regexp.MustCompile(`(?:Error|Exception|Interrupt|Exit|OutOfResources)(?:\(\w+\))?$`)
 )
 
@@ -183,14 +303,22 @@ func (s *Scanner) python(st *stream, clean string, h *Hit) bool {
 	case strings.HasPrefix(trimmed, "Traceback (most recent call last)"),
 		strings.HasPrefix(trimmed, "╭─") && strings.Contains(trimmed, "Traceback"):
 		s.openTraceback(st)
-		st.frames = st.frames[:0]
+		st.marks = 0
+		return true
+	case strings.HasSuffix(clean, "Traceback (most recent call last)") && notebookHead.MatchString(clean):
+		s.openTraceback(st)
+		st.marks = 0
 		return true
 	case indented && strings.HasPrefix(trimmed, `File "`):
 		s.openTraceback(st)
-		if len(st.frames) == maxFrames {
-			st.frames = append(st.frames[:0], st.frames[1:]...)
-		}
-		st.frames = append(st.frames, strings.Clone(trimmed[:min(len(trimmed), 400)]))
+		s.frame(st, trimmed)
+		return true
+	case st.in && strings.HasPrefix(clean, "│") && strings.Contains(clean, ".py:"):
+		s.frame(st, strings.Trim(clean, "│ "))
+		return true
+	case st.in && notebookFrame.MatchString(clean):
+		// "File ~/x.py:88, in Trainer.train(self)": the phases know plain names.
+		s.frame(st, methodOf.ReplaceAllString(clean, " in "))
 		return true
 	case strings.HasPrefix(trimmed, "During handling of the above"):
 		st.chain = "handling"
@@ -203,7 +331,7 @@ func (s *Scanner) python(st *stream, clean string, h *Hit) bool {
 		return indented
 	}
 	m := exceptionLine.FindStringSubmatch(clean)
-	if m == nil || (!st.in && !exceptionName.MatchString(m[1])) {
+	if m == nil || (!exceptionName.MatchString(m[1]) && !(st.in && className.MatchString(m[1]))) {
 		if st.in {
 			// Other output between the frames: the traceback is still open, but
 			// not for ever.
@@ -214,26 +342,10 @@ func (s *Scanner) python(st *stream, clean string, h *Hit) bool {
 		return false
 	}
 	h.Exception, h.Traceback, h.Chain = strings.Clone(m[1]), st.in, st.chain
-	for _, p := range s.t.Phases {
-		if h.Phase == "" && anyMatch(p.Re.Regexp, st.frames) {
-			h.Phase = p.Phase
-		}
-	}
-	for _, c := range s.t.CleanupFrames {
-		h.Cleanup = h.Cleanup || anyMatch(c.Re.Regexp, st.frames)
-	}
+	s.t.marked(st.marks, h)
 	st.chain = ""
-	st.frames = st.frames[:0]
+	st.marks = 0
 	s.closeTraceback(st)
-	return false
-}
-
-func anyMatch(re *regexp.Regexp, lines []string) bool {
-	for _, l := range lines {
-		if re.MatchString(l) {
-			return true
-		}
-	}
 	return false
 }
 
@@ -270,6 +382,7 @@ func (s *Scanner) stream(name string) *stream {
 // add keeps a hit: the first ones, the first ones since the last advance, and the
 // last ones.
 func (s *Scanner) add(h Hit) {
+	s.stir(&h)
 	switch {
 	case len(s.first) < firstHits:
 		s.first = append(s.first, h)
@@ -286,6 +399,9 @@ func (s *Scanner) add(h Hit) {
 
 // keep puts the raw line into the ring.
 func (s *Scanner) keep(l Line) {
+	if len(s.ring) < ringLines {
+		s.ring = append(s.ring, slot{})
+	}
 	sl := &s.ring[s.n%ringLines]
 	s.n++
 	text := l.Text
@@ -301,6 +417,18 @@ func (s *Scanner) keep(l Line) {
 
 // Output returns what a verdict needs. The scanner may go on afterwards.
 func (s *Scanner) Output() Output {
+	o := s.hits()
+	for i := max(0, s.n-ringLines); i < s.n; i++ {
+		sl := &s.ring[i%ringLines]
+		l := sl.line
+		l.Text = string(sl.text)
+		o.Tail = append(o.Tail, l)
+	}
+	return o
+}
+
+// hits is Output without the last lines.
+func (s *Scanner) hits() Output {
 	o := Output{
 		Lines: s.n, Advances: s.advances, LastAdvance: s.lastAdvance,
 		Finished: s.finished, TornNULs: s.torn,
@@ -309,18 +437,17 @@ func (s *Scanner) Output() Output {
 	for name, st := range s.streams {
 		o.streams[name] = st.advances
 	}
-	for i := max(0, s.n-ringLines); i < s.n; i++ {
-		sl := &s.ring[i%ringLines]
-		l := sl.line
-		l.Text = string(sl.text)
-		o.Tail = append(o.Tail, l)
+	for _, t := range s.advanced {
+		if !t.IsZero() {
+			o.advanced = append(o.advanced, t)
+		}
 	}
-	// The three lists overlap and each is in order of lines.
+	// The three lists overlap and each is in order.
 	at := 0
 	put := func(h Hit) {
-		if h.Line > at {
+		if h.seq > at {
 			o.Hits = append(o.Hits, h)
-			at = h.Line
+			at = h.seq
 		}
 	}
 	for _, h := range s.first {
@@ -333,4 +460,35 @@ func (s *Scanner) Output() Output {
 		put(s.last[i%lastHits])
 	}
 	return o
+}
+
+// Pending returns the out-of-memory line that stands in the burst since the last
+// advance, if there is one that nothing has taken back: a job that then stands
+// still hangs (see Hung). It may be asked after every line: the burst is judged
+// anew only where a line could have changed the answer.
+func (s *Scanner) Pending() (Hit, bool) {
+	if s.doubt {
+		s.doubt = false
+		o := s.hits()
+		r := s.t.read(&o)
+		s.pending = nil
+		if (r.state == fatal || r.state == doubtful) && r.hit != nil && s.t.classify(r.hit).level != levelMention && !past(&o, r.hit) {
+			s.pending = r.hit
+		}
+	}
+	if s.pending == nil {
+		return Hit{}, false
+	}
+	return *s.pending, true
+}
+
+// stir notes whether a new hit can change what Pending says.
+func (s *Scanner) stir(h *Hit) {
+	switch c := s.t.classify(h); c.role {
+	case "", roleWeak, roleConsequence, roleCleanup, roleLauncher:
+	case roleFatal:
+		s.doubt = s.doubt || s.pending == nil && c.level != levelMention
+	default:
+		s.doubt = s.doubt || s.pending != nil
+	}
 }

@@ -38,7 +38,8 @@ func parseSize(s string) (bytes int64, ok bool) {
 
 // sizes reads the numbers of a message. A name that is already known is kept:
 // the first line is the message itself.
-func (t *Table) sizes(into map[string]int64, text string) {
+// Processes that mine names are left out of the sums.
+func (t *Table) sizes(into map[string]int64, text string, mine func(pid int) bool) {
 	found := make(map[string]int64)
 	for i := range t.Sizes {
 		p := &t.Sizes[i]
@@ -49,9 +50,14 @@ func (t *Table) sizes(into map[string]int64, text string) {
 			continue
 		}
 		for _, m := range p.Re.FindAllStringSubmatch(text, 64) {
-			n, ok := parseSize(m[1] + p.Unit)
+			n, ok := parseSize(m[p.number] + p.Unit)
 			if !ok {
 				continue
+			}
+			if p.pid > 0 {
+				if pid, err := strconv.Atoi(m[p.pid]); err == nil && mine != nil && mine(pid) {
+					continue
+				}
 			}
 			if sum := found[p.Name] + n; sum >= n {
 				found[p.Name] = sum
@@ -68,14 +74,9 @@ func (t *Table) sizes(into map[string]int64, text string) {
 
 // conditions are the words that advice entries may use in `when`.
 var conditions = map[string]func(map[string]int64) bool{
-	"fragmentation": func(s map[string]int64) bool {
-		return s["requested"] > 0 && s["reserved_unallocated"] > s["requested"]
-	},
+	"fragmentation": fragmented,
 	"larger-than-total": func(s map[string]int64) bool {
 		return s["total"] > 0 && s["requested"] > s["total"]
-	},
-	"other-processes": func(s map[string]int64) bool {
-		return s["total"] > 0 && s["other_processes"] > s["total"]/2
 	},
 }
 
@@ -90,20 +91,23 @@ func absurd(s map[string]int64, hostTotal int64) bool {
 	return r >= pib || (total > 0 && r/100 > total)
 }
 
-func (t *Table) advice(kind string, phase Phase, sizes map[string]int64) []string {
+// advice returns what to do, most useful first.
+func (t *Table) advice(v *Verdict, word string) []string {
 	out := []string{}
-	for _, a := range t.Advice {
-		mine := false
-		for _, k := range a.Kinds {
-			mine = mine || k == kind
+	for i := range t.Advice {
+		if a := &t.Advice[i]; a.applies(v, word) {
+			out = append(out, a.Text)
 		}
-		if !mine || (a.Phase != "" && a.Phase != phase) {
-			continue
-		}
-		if a.When != "" && !conditions[a.When](sizes) {
-			continue
-		}
-		out = append(out, a.Text)
 	}
 	return out
+}
+
+// lever returns the first thing that helps.
+func (t *Table) lever(v *Verdict, word string) string {
+	for i := range t.Levers {
+		if l := &t.Levers[i]; l.applies(v, word) {
+			return l.Lever
+		}
+	}
+	return "none"
 }

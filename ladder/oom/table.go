@@ -3,8 +3,10 @@ package oom
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -58,8 +60,11 @@ type pattern struct {
 	Role   role   `yaml:"role"`
 	What   string `yaml:"what"`
 	Re     rx     `yaml:"re"`
+	Also   []rx   `yaml:"also"` // must match too
 	Kind   string `yaml:"kind"`
 	Reason string `yaml:"reason"`
+	// Cause tells apart what has the same kind and needs another lever.
+	Cause string `yaml:"cause"`
 	// Scope is of a veto: line, burst or weak.
 	Scope string `yaml:"scope"`
 	// Needs and With are of a weak sign: which samples confirm it, which second
@@ -75,6 +80,8 @@ type pattern struct {
 	// Kill marks reports of a kill: a death by SIGKILL confirms them.
 	Kill bool `yaml:"kill"`
 	Soft bool `yaml:"soft"`
+	// Vague marks words that an install which does not fit prints too.
+	Vague bool `yaml:"vague"`
 	// Cleanup marks a weak sign that is no cause when something stands before it.
 	Cleanup bool     `yaml:"cleanup"`
 	Case    []string `yaml:"case"`
@@ -90,6 +97,10 @@ type kernelPattern struct {
 	Ours    bool     `yaml:"ours"`    // can only be about this job
 	Hint    bool     `yaml:"hint"`    // needs a death and low memory beside it
 	Against bool     `yaml:"against"` // says that it was something else
+	Begins  bool     `yaml:"begins"`  // belongs to the record of a kill that follows
+	Unit    bool     `yaml:"unit"`    // path may be the bare name of the job's own unit
+	Above   bool     `yaml:"above"`   // path, or a unit's name, may lie above the job's cgroup
+	Source  string   `yaml:"source"`  // of the evidence; "kernel" if empty
 	Case    []string `yaml:"case"`
 	Not     []string `yaml:"not"`
 }
@@ -98,13 +109,13 @@ type prefix struct {
 	What      string `yaml:"what"`
 	Re        rx     `yaml:"re"`
 	KeepEmpty bool   `yaml:"keep_empty"` // leave the line alone if nothing would remain
+	Builtin   string `yaml:"builtin"`    // "bar" or "rank": Go code instead of re
 	Case      struct {
 		In     string `yaml:"in"`
 		Out    string `yaml:"out"`
 		Stream string `yaml:"stream"`
 	} `yaml:"case"`
-	first [256]bool // bytes the expression can begin with
-	must  string    // text without letters that is in every match, if there is one
+	must string // text without letters that is in every match, if there is one
 }
 
 type sizePattern struct {
@@ -112,11 +123,15 @@ type sizePattern struct {
 	Re   rx     `yaml:"re"`
 	Unit string `yaml:"unit"` // where the number stands without one
 	Add  bool   `yaml:"add"`
+
+	number, pid int // the groups; pid is 0 where there is none
 }
 
 type phasePattern struct {
 	Phase Phase `yaml:"phase"`
 	Re    rx    `yaml:"re"`
+	// Generic frames stand in other phases too: a line that says more outweighs them.
+	Generic bool `yaml:"generic"`
 }
 
 type progressPattern struct {
@@ -126,13 +141,43 @@ type progressPattern struct {
 	First  bool `yaml:"first"`
 	Always bool `yaml:"always"`
 	Never  bool `yaml:"never"`
+	// Eval: an evaluation begins, and its bar counts no steps.
+	Eval bool `yaml:"eval"`
+	// Builtin "bar": Go code instead of re.
+	Builtin string `yaml:"builtin"`
+
+	n, desc, total int // groups
+}
+
+// choice says to which verdicts an entry applies: its kind or reason is among Kinds
+// and its cause among Causes, where they are given, and so on.
+type choice struct {
+	Kinds  []string `yaml:"kinds"`
+	Causes []string `yaml:"causes"`
+	When   string   `yaml:"when"`
+	Phase  Phase    `yaml:"phase"`
 }
 
 type adviceEntry struct {
+	choice `yaml:",inline"`
+	Text   string `yaml:"text"`
+}
+
+type leverEntry struct {
+	choice `yaml:",inline"`
+	Lever  string `yaml:"lever"`
+}
+
+type xid struct {
+	N    int    `yaml:"n"`
+	What string `yaml:"what"`
+}
+
+// causeFrame tells a cause from the frames of the deciding traceback.
+type causeFrame struct {
+	Cause string   `yaml:"cause"`
 	Kinds []string `yaml:"kinds"`
-	When  string   `yaml:"when"`
-	Phase Phase    `yaml:"phase"`
-	Text  string   `yaml:"text"`
+	Re    rx       `yaml:"re"`
 }
 
 // file is the form of configs/oom.yaml.
@@ -146,6 +191,9 @@ type file struct {
 	Phases        []phasePattern    `yaml:"phases"`
 	PhaseLines    []phasePattern    `yaml:"phase_lines"`
 	Progress      []progressPattern `yaml:"progress"`
+	Xids          []xid             `yaml:"xids"`
+	CauseFrames   []causeFrame      `yaml:"cause_frames"`
+	Levers        []leverEntry      `yaml:"levers"`
 	Advice        []adviceEntry     `yaml:"advice"`
 }
 
@@ -160,6 +208,13 @@ type Table struct {
 	opaque map[string]bool
 	pre    *prefilter
 	steps  *prefilter // of the progress patterns
+	// both is pre and steps in one; the patterns of steps begin at len(Patterns).
+	both    *prefilter
+	byFirst [256][]uint8 // prefixes by the byte they can begin with
+
+	kernelPre *prefilter
+	xidText   map[int]string
+	numbers   map[string]bool // of four digits and more, that patterns name
 }
 
 // Load reads the built-in table, then the extra files: an entry with a known id
@@ -211,6 +266,9 @@ next:
 	t.Phases = append(f.Phases, t.Phases...)
 	t.PhaseLines = append(f.PhaseLines, t.PhaseLines...)
 	t.Progress = append(f.Progress, t.Progress...)
+	t.Xids = append(f.Xids, t.Xids...)
+	t.CauseFrames = append(f.CauseFrames, t.CauseFrames...)
+	t.Levers = append(f.Levers, t.Levers...)
 	t.Advice = append(f.Advice, t.Advice...)
 }
 
@@ -220,7 +278,8 @@ func (t *Table) check(name string) error {
 		return fmt.Errorf("%s:%d: %w", name, line, fmt.Errorf(format, args...))
 	}
 	t.byID = make(map[string]*pattern, len(t.Patterns))
-	lits := make([][]string, len(t.Patterns))
+	t.numbers = make(map[string]bool)
+	ways := make([][]way, len(t.Patterns))
 	for i := range t.Patterns {
 		p := &t.Patterns[i]
 		if p.Re.Regexp == nil {
@@ -233,8 +292,16 @@ func (t *Table) check(name string) error {
 		if err := p.check(); err != nil {
 			return fail(p.Re.line, "pattern %s: %w", p.ID, err)
 		}
-		lits[i] = literals(p.Re.String())
-		if shortest(lits[i]) < 3 {
+		exprs := []string{p.Re.String()}
+		for _, a := range p.Also {
+			exprs = append(exprs, a.String())
+		}
+		for _, expr := range exprs {
+			for _, n := range longNumber.FindAllString(expr, -1) {
+				t.numbers[n] = true
+			}
+		}
+		if ways[i] = waysOf(exprs...); ways[i] == nil {
 			return fail(p.Re.line, "pattern %s: every alternative needs literal text of three letters or more", p.ID)
 		}
 	}
@@ -243,27 +310,54 @@ func (t *Table) check(name string) error {
 			return fail(p.Re.line, "pattern %s: there is no pattern %s", p.ID, p.With)
 		}
 	}
+	kernelWays := make([][]way, len(t.Kernel))
 	for i := range t.Kernel {
 		k := &t.Kernel[i]
 		if k.Re.Regexp == nil || k.Kind == "" {
 			return fail(k.Re.line, "kernel pattern %q needs re and kind", k.ID)
 		}
+		if kernelWays[i] = waysOf(k.Re.String()); kernelWays[i] == nil {
+			return fail(k.Re.line, "kernel pattern %s: every alternative needs literal text of three letters or more", k.ID)
+		}
 	}
+	t.byFirst = [256][]uint8{}
 	for i := range t.Prefixes {
 		p := &t.Prefixes[i]
-		if p.Re.Regexp == nil {
+		first := [256]bool{}
+		switch {
+		case p.Builtin == "bar": // strip knows it
+		case p.Builtin == "rank":
+			first['['] = true
+		case p.Builtin != "":
+			return fail(1, "prefix %q: there is no builtin %q", p.What, p.Builtin)
+		case p.Re.Regexp == nil:
 			return fail(1, "prefix %q has no re", p.What)
-		}
-		if !strings.HasPrefix(p.Re.String(), "^") {
+		case !strings.HasPrefix(p.Re.String(), "^"):
 			return fail(p.Re.line, "prefix %q must begin with ^", p.What)
+		default:
+			first = firstBytes(p.Re.String())
+			if l := literals(p.Re.String()); len(l) == 1 && strings.IndexFunc(l[0], unicode.IsLetter) < 0 {
+				p.must = l[0]
+			}
 		}
-		p.first = firstBytes(p.Re.String())
-		if l := literals(p.Re.String()); len(l) == 1 && strings.IndexFunc(l[0], unicode.IsLetter) < 0 {
-			p.must = l[0]
+		if i > math.MaxUint8 {
+			return fail(p.Re.line, "more than %d prefixes", math.MaxUint8)
+		}
+		for c, can := range first {
+			if can {
+				t.byFirst[c] = append(t.byFirst[c], uint8(i))
+			}
 		}
 	}
-	for _, s := range t.Sizes {
-		if s.Re.Regexp == nil || s.Re.NumSubexp() != 1 {
+	for i := range t.Sizes {
+		s := &t.Sizes[i]
+		if s.Re.Regexp == nil || s.Re.NumSubexp() < 1 || s.Re.NumSubexp() > 2 {
+			return fail(s.Re.line, "size %s: a group is needed around the number, and none but one named pid besides", s.Name)
+		}
+		s.number = 1
+		if s.pid = max(0, s.Re.SubexpIndex("pid")); s.pid == 1 {
+			s.number = 2
+		} else if s.pid == 0 && s.Re.NumSubexp() != 1 {
 			return fail(s.Re.line, "size %s: one group is needed, around the number", s.Name)
 		}
 	}
@@ -274,12 +368,25 @@ func (t *Table) check(name string) error {
 			}
 		}
 	}
-	stepLits := make([][]string, len(t.Progress))
-	for i, p := range t.Progress {
-		if p.Re.Regexp == nil || (!p.Always && !p.Never && p.Re.SubexpIndex("n") < 0) {
-			return fail(p.Re.line, "a progress pattern needs a group n, or always")
+	stepWays := make([][]way, len(t.Progress))
+	for i := range t.Progress {
+		p := &t.Progress[i]
+		switch p.Builtin {
+		case "bar":
+			stepWays[i] = []way{{{"%|", "| "}}}
+			continue
+		case "step":
+			stepWays[i] = []way{{stepWords}}
+			continue
 		}
-		if stepLits[i] = literals(p.Re.String()); stepLits[i] == nil {
+		if p.Re.Regexp == nil || p.Builtin != "" || (!p.Always && !p.Never && !p.Eval && p.Re.SubexpIndex("n") < 0) {
+			return fail(p.Re.line, "a progress pattern needs a group n, or always, or builtin: bar or step")
+		}
+		p.n, p.desc, p.total = p.Re.SubexpIndex("n"), p.Re.SubexpIndex("desc"), p.Re.SubexpIndex("total")
+		if p.Never {
+			continue // looked at for bars only
+		}
+		if stepWays[i] = waysOf(p.Re.String()); stepWays[i] == nil {
 			return fail(p.Re.line, "a progress pattern needs some literal text")
 		}
 	}
@@ -288,18 +395,50 @@ func (t *Table) check(name string) error {
 			return fail(1, "a cleanup frame has no re")
 		}
 	}
-	for _, a := range t.Advice {
-		if a.When != "" && conditions[a.When] == nil {
-			return fail(1, "advice %q: there is no condition %q", a.Text, a.When)
+	if n := len(t.Phases) + len(t.CauseFrames) + len(t.CleanupFrames); n > 64 {
+		return fail(1, "%d patterns on frames; 64 can be told apart", n)
+	}
+	for _, c := range t.CauseFrames {
+		if c.Re.Regexp == nil || c.Cause == "" {
+			return fail(c.Re.line, "a cause frame needs re and cause")
 		}
+	}
+	for _, a := range t.Advice {
+		if err := a.check(); err != nil {
+			return fail(1, "advice %q: %w", a.Text, err)
+		}
+	}
+	for _, l := range t.Levers {
+		if err := l.check(); err != nil {
+			return fail(1, "lever %q: %w", l.Lever, err)
+		}
+	}
+	t.xidText = make(map[int]string, len(t.Xids))
+	for _, x := range t.Xids {
+		t.xidText[x.N] = x.What
 	}
 	t.opaque = make(map[string]bool, len(t.Opaque))
 	for _, o := range t.Opaque {
 		t.opaque[o] = true
 	}
-	t.pre = newPrefilter(lits, pythonTexts)
-	t.steps = newPrefilter(stepLits, nil)
+	t.pre = newPrefilter(ways, pythonTexts)
+	t.steps = newPrefilter(stepWays, nil)
+	t.both = newPrefilter(append(slices.Clip(ways), stepWays...), pythonTexts)
+	t.kernelPre = newPrefilter(kernelWays, nil)
 	return nil
+}
+
+// matches tells whether the cleaned line is one of the pattern's.
+func (p *pattern) matches(text string) bool {
+	if !p.Re.MatchString(text) {
+		return false
+	}
+	for i := range p.Also {
+		if !p.Also[i].MatchString(text) {
+			return false
+		}
+	}
+	return true
 }
 
 func (p *pattern) check() error {
@@ -335,6 +474,24 @@ func (p *pattern) check() error {
 		return fmt.Errorf("there is no role %q", p.Role)
 	}
 	return nil
+}
+
+func (c *choice) check() error {
+	if c.When != "" && conditions[c.When] == nil {
+		return fmt.Errorf("there is no condition %q", c.When)
+	}
+	if c.Phase != "" && !knownPhase(c.Phase) {
+		return fmt.Errorf("there is no phase %q", c.Phase)
+	}
+	return nil
+}
+
+// applies tells whether the entry is about such a verdict.
+func (c *choice) applies(v *Verdict, word string) bool {
+	return (len(c.Kinds) == 0 || slices.Contains(c.Kinds, word) || v.Reason != "" && slices.Contains(c.Kinds, v.Reason)) &&
+		(len(c.Causes) == 0 || slices.Contains(c.Causes, v.Cause)) &&
+		(c.Phase == "" || c.Phase == v.Phase) &&
+		(c.When == "" || conditions[c.When](v.Sizes))
 }
 
 func knownPhase(p Phase) bool {

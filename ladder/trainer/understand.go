@@ -243,7 +243,7 @@ func (c *command) remarks(j *job.Job) []string {
 	var notes []string
 	switch {
 	case c.container != nil:
-		notes = append(notes, fmt.Sprintf("%s is a container client: the training inside is not changed and not retried", c.container.Engine))
+		notes = append(notes, fmt.Sprintf("%s is a container client: the settings of the training inside are not changed", c.container.Engine))
 	case c.unsure != "":
 		notes = append(notes, c.unsure)
 	case c.launcher != nil:

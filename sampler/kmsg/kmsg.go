@@ -1,20 +1,18 @@
-// Package kmsg follows the kernel log, where the kernel says whom it killed for
-// want of memory and what its NVIDIA driver complains about. It owns the two
-// ways to that log, /dev/kmsg and journalctl, and reads nothing older than the
-// moment it was opened.
+// Package kmsg follows what is said on this machine about deaths for want of memory:
+// the kernel log, where the kernel says whom it killed and what its NVIDIA driver
+// complains about, and the daemons that kill before the kernel has to (systemd-oomd,
+// earlyoom, Slurm). It owns the two ways to the kernel log, /dev/kmsg and journalctl,
+// and the one to the daemons, the journal. It reads nothing older than the moment it
+// was opened.
 package kmsg
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,26 +31,25 @@ type Log struct {
 	source string
 	file   *os.File
 	// journal is the journalctl process when /dev/kmsg cannot be read.
-	journal *exec.Cmd
-	stdout  io.ReadCloser
-	stderr  bytes.Buffer
+	journal *child
 }
 
 // Open opens the kernel log at its end: /dev/kmsg, which needs root or
 // CAP_SYSLOG on most machines, else journalctl, which members of the groups adm
-// and systemd-journal may read. Its error names what is missing of both.
-func Open() (*Log, error) { return open(device, "journalctl") }
+// and systemd-journal may read. Its error names what is missing of both, and what is
+// left to see a kill by.
+func Open() (*Log, error) { return open(device, "journalctl", journalDirs) }
 
-func open(path, journalctl string) (*Log, error) {
+func open(path, journalctl string, journal []string) (*Log, error) {
 	f, err := openDevice(path)
 	if err == nil {
 		return &Log{source: "kmsg", file: f}, nil
 	}
-	l, jerr := openJournal(journalctl)
+	c, jerr := openJournal(journalctl, journal)
 	if jerr != nil {
-		return nil, fmt.Errorf("no kernel log: %w; %w", err, jerr)
+		return nil, fmt.Errorf("%w, and journalctl -k instead of it: %w; kills show only in vmstat and the cgroup", err, jerr)
 	}
-	return l, nil
+	return &Log{source: "journal", journal: c}, nil
 }
 
 func openDevice(path string) (*os.File, error) {
@@ -71,35 +68,29 @@ func openDevice(path string) (*os.File, error) {
 	return f, nil
 }
 
-func openJournal(name string) (*Log, error) {
-	path, err := exec.LookPath(name)
+func openJournal(name string, journal []string) (*child, error) {
+	path, err := lookPath(os.Environ(), name)
 	if err != nil {
-		return nil, fmt.Errorf("and there is no %s to read it instead: %w", name, err)
+		return nil, err
 	}
-	l := &Log{source: "journal"}
-	l.journal = exec.Command(path, "-k", "-f", "-o", "short-monotonic", "-n", "0", "--no-pager")
-	l.journal.Env = append(os.Environ(), "LC_ALL=C")
-	l.journal.Stderr = &l.stderr
-	// In a group of its own, or Ctrl-C at the terminal would end it.
-	l.journal.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	l.journal.WaitDelay = time.Second
-	if l.stdout, err = l.journal.StdoutPipe(); err != nil {
-		return nil, fmt.Errorf("and %s cannot be started: %w", path, err)
+	if err := readableJournal(journal); err != nil {
+		return nil, err
 	}
-	if err := l.journal.Start(); err != nil {
-		return nil, fmt.Errorf("and %s cannot be started: %w", path, err)
+	c, err := startChild(path, os.Environ(), "-k", "-f", "-o", "short-monotonic", "-n", "0", "--no-pager")
+	if err != nil {
+		return nil, fmt.Errorf("it cannot be started: %w", err)
 	}
-	return l, nil
+	return c, nil
 }
 
-// Close closes a log that is not followed; Follow closes its own.
+// Close closes a log. Follow closes its own, but it may be closed again.
 func (l *Log) Close() {
 	if l.file != nil {
 		l.file.Close()
 		return
 	}
-	_ = l.journal.Process.Kill()
-	_ = l.journal.Wait()
+	l.journal.kill()
+	_ = l.journal.wait()
 }
 
 // Source is "kmsg" or "journal".
@@ -169,25 +160,13 @@ func (l *Log) followDevice(ctx context.Context, emit func(sample.KernelLine), lo
 }
 
 func (l *Log) followJournal(ctx context.Context, emit func(sample.KernelLine)) error {
-	defer context.AfterFunc(ctx, func() { _ = l.journal.Process.Kill() })()
-	lines := bufio.NewReaderSize(l.stdout, 64<<10)
-	for {
-		line, err := lines.ReadString('\n')
-		if mono, text, ok := parseJournal(strings.TrimSuffix(line, "\n")); ok {
+	defer l.journal.endWith(ctx)()
+	l.journal.lines(func(line []byte) {
+		if mono, text, ok := parseJournal(string(line)); ok {
 			emit(sample.KernelLine{Boot: mono + suspended(), Text: text, Source: "journal"})
 		}
-		if err != nil {
-			break
-		}
-	}
-	err := l.journal.Wait()
-	if err == nil {
-		err = errors.New("it ended by itself")
-	}
-	if s := strings.TrimSpace(l.stderr.String()); s != "" {
-		err = fmt.Errorf("%w: %s", err, s)
-	}
-	return fmt.Errorf("following the kernel log through journalctl: %w", err)
+	})
+	return fmt.Errorf("following the kernel log through journalctl: %w", l.journal.wait())
 }
 
 // suspended is how far CLOCK_BOOTTIME is ahead of CLOCK_MONOTONIC, by which the

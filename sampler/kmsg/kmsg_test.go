@@ -133,7 +133,7 @@ echo '[   12.000001] spark kernel: NVRM: Xid (PCI:000f:01:00): 119, pid=1'
 echo '[   12.5] spark kernel: oom-kill:constraint=CONSTRAINT_MEMCG'
 exec sleep 60
 `)
-	l, err := open(filepath.Join(t.TempDir(), "kmsg"), journal)
+	l, err := open(filepath.Join(t.TempDir(), "kmsg"), journal, journalOf(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ exec sleep 60
 
 func TestAJournalThatEndsIsAnError(t *testing.T) {
 	t.Parallel()
-	l, err := open(filepath.Join(t.TempDir(), "kmsg"), script(t, "echo no permission to read the journal >&2\nexit 1\n"))
+	l, err := open(filepath.Join(t.TempDir(), "kmsg"), script(t, "echo no permission to read the journal >&2\nexit 1\n"), journalOf(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,10 +185,23 @@ func TestOverwrittenRecordsAreCounted(t *testing.T) {
 	}
 }
 
+// The chain, in one sentence: the device, journalctl, and what is left.
 func TestNoSourceNamesBoth(t *testing.T) {
 	t.Parallel()
-	_, err := open("/nonexistent/kmsg", "/nonexistent/journalctl")
-	if err == nil || !strings.Contains(err.Error(), "/nonexistent/kmsg") || !strings.Contains(err.Error(), "journalctl") {
-		t.Errorf("error = %v", err)
+	there := script(t, "exec sleep 60\n")
+	closed := filepath.Join(t.TempDir(), "kmsg")
+	for _, c := range []struct {
+		journalctl string
+		journal    []string
+		want       string
+	}{
+		{"/nonexistent/journalctl", journalOf(t), "/nonexistent/journalctl"},
+		{"no-such-program-9f", journalOf(t), "no no-such-program-9f on this machine"},
+		{there, []string{t.TempDir(), "/nonexistent"}, "no journal on this machine"},
+	} {
+		_, err := open(closed, c.journalctl, c.journal)
+		if err == nil || !strings.Contains(err.Error(), closed) || !strings.Contains(err.Error(), c.want) || !strings.HasSuffix(err.Error(), "kills show only in vmstat and the cgroup") {
+			t.Errorf("error = %v, want %q in it", err, c.want)
+		}
 	}
 }

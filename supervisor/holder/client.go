@@ -161,7 +161,7 @@ func (c *Client) receive() {
 			continue
 		}
 		if m.Push != "" {
-			c.queue(Push{Kind: m.Push, Offset: m.push.Offset, Written: m.Written, Gap: m.Gap, Exit: m.Exit, Saved: m.Saved})
+			c.queue(Push{Kind: m.Push, Offset: m.push.Offset, Written: m.Written, Gap: m.Gap, Exit: m.Exit, Saved: m.Saved, Guard: m.Guard, Note: m.Note})
 			continue
 		}
 		c.mu.Lock()
@@ -274,7 +274,8 @@ func (c *Client) Signal(name, to string) error {
 }
 
 // Stop begins the stop order with the named signal, or shortens the one under
-// way. A negative grace is the holder's default.
+// way. A negative grace is the holder's default. Where the command has ended and
+// its descendants are waited for (Spec.AwaitTree), they get SIGTERM instead.
 func (c *Client) Stop(signal string, grace time.Duration) error {
 	r := request{Req: reqStop, Signal: signal}
 	if grace >= 0 {
@@ -282,6 +283,22 @@ func (c *Client) Stop(signal string, grace time.Duration) error {
 		r.GraceS = &s
 	}
 	_, err := c.call(r)
+	return err
+}
+
+// Floors tells the memory guard the phase of the attempt, the GPU memory in use
+// and new options, each where f gives it. GPU memory is in nobody's RSS, so
+// without these figures the guard takes all of it for the tree's.
+func (c *Client) Floors(f Floors) error {
+	_, err := c.call(request{Req: reqFloors, Floors: &f})
+	return err
+}
+
+// Container opens the way to end a container: from then on SIGKILL to the tree
+// ends it too, and its processes count as the tree's. endpoint and id are what
+// killer.Open takes.
+func (c *Client) Container(endpoint, id string) error {
+	_, err := c.call(request{Req: reqContainer, Endpoint: endpoint, Container: id})
 	return err
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"sparkrun/internal/clock"
 	"sparkrun/internal/proctree"
+	"sparkrun/supervisor/guard"
 )
 
 const (
@@ -39,6 +40,10 @@ type hold struct {
 	srv    *server // nil without a socket
 	cgroup cgroup
 	child  child
+	guard  *guard.Guard
+	// guardAction is what the guard did, or the warning it gave.
+	guardAction *guard.Action
+	guardNotes  []guard.Note
 
 	calls chan func()
 	// over is closed when run returns.
@@ -48,6 +53,8 @@ type hold struct {
 
 	stop    stopState
 	stopSig syscall.Signal
+	// stopBy is ByGuard while the guard is whom the stop order works for.
+	stopBy string
 	// killAt is when the tree is scanned again. An instant, not a wait: a tree
 	// that dies in a storm of SIGCHLD must not put it off for ever.
 	killAt time.Duration
@@ -57,11 +64,13 @@ type hold struct {
 	ended   map[[2]uint64]int
 	exited  *push
 	drained bool
+	// orphanKilled is whether a descendant without a parent died of SIGKILL.
+	orphanKilled bool
 }
 
 func newHold(spec Spec, r *ring) *hold {
 	return &hold{
-		spec: spec, ring: r,
+		spec: spec, ring: r, stop: stopState{awaitTree: spec.AwaitTree},
 		calls: make(chan func()), over: make(chan struct{}), gone: make(chan struct{}),
 		ended: map[[2]uint64]int{},
 		exit: Exit{
@@ -117,6 +126,7 @@ func (h *hold) run(sigs, chld <-chan os.Signal) bool {
 	h.reap()
 	h.await(h.gone, 0, sigs, chld)
 	h.src.release()
+	write := h.guardFiles()
 	// What is still in the terminal comes out at once, or somebody outside the
 	// tree holds it open.
 	if !h.await(drained, h.spec.Waits.Drain, sigs, chld) {
@@ -133,7 +143,33 @@ func (h *hold) run(sigs, chld <-chan os.Signal) bool {
 		}()
 		h.await(rescued, flushLimit, sigs, chld)
 	}
+	// Before exit.json, which tells every reader that all is there; after the
+	// output, which would take the room of a reserve that is given up for these.
+	saved := save(write)
+	if h.await(saved.done, guardSave, sigs, chld) {
+		for _, s := range saved.lost {
+			h.exit.lost("%s", s)
+		}
+	} else {
+		h.exit.lost("%s and %s were not written within %s: the disk is slow or hangs", guardName, blackboxName, guardSave)
+	}
 	return h.conclude(sigs, chld)
+}
+
+// saving is the guard's files on their way to the disk. lost, what of them is
+// not, may be read when done is closed.
+type saving struct {
+	done chan struct{}
+	lost []string
+}
+
+func save(write func() []string) *saving {
+	saved := &saving{done: make(chan struct{})}
+	go func() {
+		defer close(saved.done)
+		saved.lost = write()
+	}()
+	return saved
 }
 
 // conclude writes exit.json and tells the clients.
@@ -206,6 +242,8 @@ func (h *hold) await(done <-chan struct{}, limit time.Duration, sigs, chld <-cha
 			h.reap()
 		case f := <-h.calls:
 			f()
+		case e := <-h.guard.Events():
+			h.guardSays(e)
 		case <-tick.C:
 			h.step(stopEvent{kind: evTime})
 		}
@@ -215,7 +253,7 @@ func (h *hold) await(done <-chan struct{}, limit time.Duration, sigs, chld <-cha
 // untilTick is how long the stop order has nothing to do.
 func (h *hold) untilTick() time.Duration {
 	switch {
-	case h.stop.phase == phaseRun || h.stop.phase.over():
+	case h.stop.phase == phaseRun || h.stop.phase == phaseAwait || h.stop.phase.over():
 		return time.Hour
 	case h.stop.phase == phaseKill:
 		return max(h.killAt-clock.Boottime(), 0)
@@ -238,13 +276,16 @@ func (h *hold) ownSignal(s os.Signal) {
 }
 
 func (h *hold) requestStop(sig syscall.Signal, grace time.Duration) {
-	h.stopSig = sig
+	h.stopSig, h.stopBy = sig, ""
 	h.step(stopEvent{kind: evStop, sig: sig, grace: grace})
 }
 
 // step moves the stop order on and does what it says.
 func (h *hold) step(e stopEvent) {
 	before := h.stop.phase
+	if e.kind == evGuardTerm || e.kind == evGuardKill {
+		h.stopBy = ByGuard
+	}
 	var acts []stopAction
 	h.stop, acts = h.spec.Waits.next(h.stop, e, clock.Boottime())
 	for _, a := range acts {
@@ -252,13 +293,14 @@ func (h *hold) step(e stopEvent) {
 		case actForward:
 			h.forward()
 		case actTerm:
-			h.sent(unix.SIGTERM, ToTree)
+			h.sent(unix.SIGTERM, ToTree, h.stopBy)
 			h.note(signalTree(unix.SIGTERM), unix.SIGTERM)
 		case actKill:
 			if before != phaseKill { // not for each further scan
-				h.sent(unix.SIGKILL, ToTree)
+				h.sent(unix.SIGKILL, ToTree, h.stopBy)
 			}
 			h.cgroup.killAll()
+			h.guard.KillContainer()
 			h.note(killTree(), unix.SIGKILL)
 			h.killAt = clock.Boottime() + killEvery
 		}
@@ -266,12 +308,16 @@ func (h *hold) step(e stopEvent) {
 	if len(acts) > 0 && h.paused {
 		// A tree that is to end must run to do so.
 		h.paused = false
-		wakeTree(true)
+		wakeTree()
 	}
 	if h.stop.phase == phaseGaveUp {
 		h.survivors()
 	}
 	if h.stop.phase.over() && !isClosed(h.gone) {
+		if h.spec.AwaitTree {
+			// The end of the work is the end of the attempt.
+			h.exit.T, h.exit.Boot = clock.Machine(time.Now()), clock.Boottime()
+		}
 		close(h.gone)
 	}
 }
@@ -295,7 +341,7 @@ func (h *hold) forward() {
 	}
 	// One that has just ended is seen by the next reap.
 	_ = h.signal(h.stopSig, to)
-	wakeTree(false)
+	wakeTree()
 }
 
 // signal sends sig and records it.
@@ -317,7 +363,7 @@ func (h *hold) signal(sig syscall.Signal, to string) error {
 		return errors.New("there is no process left to signal")
 	}
 	if err == nil {
-		h.sent(sig, to)
+		h.sent(sig, to, "")
 	}
 	return err
 }
@@ -347,9 +393,9 @@ func (h *hold) signalForeground(sig syscall.Signal) error {
 	return h.signalChild(sig)
 }
 
-func (h *hold) sent(sig syscall.Signal, to string) {
+func (h *hold) sent(sig syscall.Signal, to, by string) {
 	if len(h.exit.Stops) < maxStops {
-		h.exit.Stops = append(h.exit.Stops, Sent{Signal: signalName(sig), To: to, T: clock.Machine(time.Now())})
+		h.exit.Stops = append(h.exit.Stops, Sent{Signal: signalName(sig), To: to, T: clock.Machine(time.Now()), By: by})
 	}
 }
 
@@ -392,6 +438,7 @@ func (h *hold) reap() {
 		}
 		if r.pid != h.child.pid {
 			h.exit.OrphansTotal++
+			h.orphanKilled = h.orphanKilled || r.status.Signaled() && r.status.Signal() == unix.SIGKILL
 			if len(h.exit.Orphans) < maxReaped {
 				h.exit.Orphans = append(h.exit.Orphans, Orphan{PID: r.pid, Comm: r.comm, Status: uint32(r.status)})
 			}
@@ -404,7 +451,7 @@ func (h *hold) reap() {
 
 func (h *hold) childEnded(r reaped) {
 	e := &h.exit
-	e.Reaped, e.WaitStatus = true, uint32(r.status)
+	e.Reaped, e.WaitStatus, e.AddressLimit = true, uint32(r.status), r.address
 	e.Code = r.status.ExitStatus() // -1 when signaled
 	if r.status.Signaled() {
 		e.Signal, e.Core = signalName(r.status.Signal()), r.status.CoreDump()

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"sparkrun/supervisor/guard"
 )
 
 // ExitSchema is the schema of exit.json.
@@ -20,6 +22,8 @@ const (
 	maxEnded  = 256
 	maxReaped = 64
 	maxStops  = 256
+	maxNoted  = 16
+	maxNote   = 400
 )
 
 // Exit is how one attempt ended: the content of exit.json.
@@ -40,11 +44,15 @@ type Exit struct {
 	Code int `json:"code"`
 	// Signal is the name of the signal that ended it (SIGKILL), "" otherwise.
 	Signal string `json:"signal,omitempty"`
+	// AddressLimit is the command's RLIMIT_AS at its end in bytes (ulimit -v), 0
+	// for none or unknown.
+	AddressLimit uint64 `json:"address_limit_bytes,omitempty"`
 	// Core is whether a core was dumped.
 	Core   bool  `json:"core,omitempty"`
 	Rusage Usage `json:"rusage"`
 	// T is when the end was seen: RFC 3339 with milliseconds. Boot is the same
-	// instant of CLOCK_BOOTTIME.
+	// instant of CLOCK_BOOTTIME. With Spec.AwaitTree both are of the last
+	// descendant's end, and what stands above is of the command alone.
 	T    string        `json:"t"`
 	Boot time.Duration `json:"boottime_ns"`
 
@@ -59,8 +67,12 @@ type Exit struct {
 	// SlowestSync is the longest fdatasync of output.log or output.idx.
 	SlowestSync time.Duration `json:"slowest_sync_ns"`
 
-	// Stops are the signals sent because of stop and signal requests.
+	// Stops are the signals sent because of stop and signal requests, or by the
+	// guard.
 	Stops []Sent `json:"stops"`
+	// Guard is what the memory guard did to end the attempt; nil when it did
+	// not.
+	Guard *guard.Action `json:"guard,omitempty"`
 	// Ended are descendants that had to be ended, the command itself left out.
 	Ended []Ended `json:"ended"`
 	// Survivors could not be ended.
@@ -69,6 +81,17 @@ type Exit struct {
 	// OrphansTotal.
 	Orphans      []Orphan `json:"orphans"`
 	OrphansTotal int      `json:"orphans_total"`
+	// Notes are sentences on what could not be kept of the attempt: at most 16 of
+	// 400 bytes.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// lost adds a note.
+func (e *Exit) lost(format string, args ...any) {
+	if len(e.Notes) < maxNoted {
+		s := fmt.Sprintf(format, args...)
+		e.Notes = append(e.Notes, strings.ToValidUTF8(s[:min(len(s), maxNote)], ""))
+	}
 }
 
 // Status is the exit status a shell would give: the code, or 128+n.
@@ -87,12 +110,17 @@ type Usage struct {
 	MaxRSSKiB int64   `json:"maxrss_kib"`
 }
 
-// Sent is one signal sent on request.
+// ByGuard is Sent.By of a signal of the memory guard's.
+const ByGuard = "guard"
+
+// Sent is one signal sent on request or by the guard.
 type Sent struct {
 	Signal string `json:"signal"`
 	// To is "fg", "child" or "tree".
 	To string `json:"to"`
 	T  string `json:"t"`
+	// By is ByGuard, or "" for a request.
+	By string `json:"by,omitempty"`
 }
 
 // Ended names a process; Signal is the last signal it was sent.

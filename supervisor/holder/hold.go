@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"sparkrun/internal/clock"
 )
 
 // caught are the signals that would end or stop the holder, or that it acts on.
@@ -112,7 +114,15 @@ func readSpec(pipe *os.File) (Spec, error) {
 	default:
 		return Spec{}, fmt.Errorf("stdin %q is none of pty, inherit, null", spec.Stdin)
 	}
+	if err := spec.Guard.Check(); err != nil {
+		return Spec{}, err
+	}
 	spec.Waits = spec.Waits.withDefaults()
+	if spec.Clock.Wall.IsZero() {
+		spec.Clock = clock.Start()
+	} else {
+		spec.Clock = clock.Restore(spec.Clock.Wall, spec.Clock.Boot)
+	}
 	return spec, nil
 }
 
@@ -168,6 +178,7 @@ func bringUp(spec Spec, stdin int) (_ *hold, started Started, err error) {
 	if err != nil {
 		return nil, Started{}, err
 	}
+	h.watch()
 	started.HolderPID, started.ChildPID, started.ChildStart = syscall.Getpid(), h.child.pid, h.child.start
 	return h, started, nil
 }

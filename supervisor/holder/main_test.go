@@ -36,6 +36,10 @@ func TestMain(m *testing.M) {
 			os.Exit(fakeDeaf(os.Args[2:]))
 		case "fake-usr1":
 			os.Exit(fakeUSR1())
+		case "fake-fill":
+			os.Exit(fakeFill(os.Args[2:]))
+		case "fake-owner":
+			os.Exit(fakeOwner(os.Args[2]))
 		}
 	}
 	os.Exit(m.Run())

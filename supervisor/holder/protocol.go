@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"sparkrun/internal/proctree"
+	"sparkrun/supervisor/guard"
 )
 
 // RoleSupervisor is the role of the client that decides about the run. While
@@ -12,17 +13,18 @@ const RoleSupervisor = "supervisor"
 
 // The names of requests.
 const (
-	reqHello    = "hello"
-	reqStdin    = "stdin"
-	reqResize   = "resize"
-	reqSignal   = "signal"
-	reqStop     = "stop"
-	reqFloors   = "floors"
-	reqPause    = "pause"
-	reqContinue = "continue"
-	reqRead     = "read"
-	reqStatus   = "status"
-	reqGoodbye  = "goodbye"
+	reqHello     = "hello"
+	reqStdin     = "stdin"
+	reqResize    = "resize"
+	reqSignal    = "signal"
+	reqStop      = "stop"
+	reqFloors    = "floors"
+	reqContainer = "container"
+	reqPause     = "pause"
+	reqContinue  = "continue"
+	reqRead      = "read"
+	reqStatus    = "status"
+	reqGoodbye   = "goodbye"
 )
 
 // Where a signal request goes.
@@ -58,6 +60,10 @@ type request struct {
 	Signal string   `json:"signal,omitempty"`
 	GraceS *float64 `json:"grace_s,omitempty"`
 	From   int64    `json:"from,omitempty"`
+	// Floors is set with floors, Endpoint and Container with container.
+	Floors    *Floors `json:"floors,omitempty"`
+	Endpoint  string  `json:"endpoint,omitempty"`
+	Container string  `json:"container,omitempty"`
 }
 
 // reply is one line back, with the request's ID.
@@ -79,6 +85,9 @@ type push struct {
 	Gap     *Gap   `json:"gap,omitempty"`
 	Exit    *Exit  `json:"exit,omitempty"`
 	Saved   bool   `json:"saved,omitempty"`
+
+	Guard *guard.Action `json:"guard,omitempty"`
+	Note  *guard.Note   `json:"note,omitempty"`
 }
 
 // Push is something the holder says unasked.
@@ -94,7 +103,14 @@ type Push struct {
 	// Exit is set with PushExited; Saved is whether exit.json holds it too.
 	Exit  *Exit
 	Saved bool
+	// Guard or Note is set with PushGuard: what the guard did, or found worth
+	// telling.
+	Guard *guard.Action
+	Note  *guard.Note
 }
+
+// Floors is what Client.Floors tells the guard.
+type Floors = guard.Floors
 
 // Status is the state of a holder at one instant.
 type Status struct {
@@ -124,6 +140,7 @@ type Status struct {
 	// Stopping is the phase of a stop ("grace", "term", "kill"), "" when none
 	// is under way.
 	Stopping string `json:"stopping,omitempty"`
-	// Exited is whether the command itself has ended.
+	// Exited is whether the command itself has ended; with Spec.AwaitTree the
+	// attempt may go on for as long as Stopping is "".
 	Exited bool `json:"exited"`
 }

@@ -17,6 +17,8 @@ type reaped struct {
 	comm   string
 	status syscall.WaitStatus
 	usage  syscall.Rusage
+	// address is its RLIMIT_AS in bytes, 0 for none or unknown.
+	address uint64
 }
 
 // reapNext waits for one ended child without blocking. ok is false when none
@@ -37,6 +39,11 @@ func reapNext() (r reaped, ok, childless bool) {
 	}
 	if p, ok := proctree.Read(pid); ok {
 		r.comm = p.Comm
+	}
+	// A zombie still has its limits, those that it set itself included.
+	var limit unix.Rlimit
+	if unix.Prlimit(pid, unix.RLIMIT_AS, nil, &limit) == nil && limit.Cur != unix.RLIM_INFINITY {
+		r.address = limit.Cur
 	}
 	for {
 		r.pid, err = syscall.Wait4(pid, &r.status, syscall.WNOHANG, &r.usage)

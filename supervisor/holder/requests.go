@@ -38,13 +38,15 @@ func (h *hold) answer(p *peer, r request) (reply, error) {
 	case reqStop:
 		return reply{}, h.stopOnRequest(r)
 	case reqFloors:
-		return reply{}, fmt.Errorf("this holder has no memory guard")
+		return reply{}, h.floors(r.Floors)
+	case reqContainer:
+		return reply{}, h.addContainer(r.Endpoint, r.Container)
 	case reqPause:
 		return reply{}, h.do(h.pause)
 	case reqContinue:
 		return reply{}, h.do(func() error {
 			h.paused = false
-			wakeTree(true)
+			wakeTree()
 			return nil
 		})
 	case reqRead:
@@ -94,7 +96,7 @@ func (h *hold) stopOnRequest(r request) error {
 }
 
 func (h *hold) pause() error {
-	if h.stop.phase != phaseRun {
+	if h.stop.phase != phaseRun && h.stop.phase != phaseAwait {
 		return fmt.Errorf("the command is being stopped and cannot be paused")
 	}
 	pauseTree()

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"syscall"
 	"time"
+
+	"sparkrun/internal/clock"
+	"sparkrun/supervisor/guard"
 )
 
 // Version is the version of Spec and of the socket protocol.
@@ -66,15 +69,29 @@ type Spec struct {
 	// disk, "" for none.
 	Reserve string
 
+	// AwaitTree says that the command is a client whose descendants are the work
+	// (podman, whose containers are no children of a daemon): they are waited
+	// for, and never ended because the command has ended. The attempt is over
+	// when the tree is empty or a stop has ended it.
+	AwaitTree bool
+
 	// Waits are the further times of the stop order; zero fields take the
 	// defaults.
 	Waits Waits
+
+	// Guard is how the memory guard works; its zero value is on, with the
+	// built-in floors.
+	Guard guard.Options
+	// Clock is the run's clock, which the times of blackbox.csv are counted on;
+	// the zero value is one that starts with the holder.
+	Clock clock.Clock
 }
 
 // Waits are the bounded waits of a holder. A zero field means its default.
 type Waits struct {
 	// Settle (200 ms) is what descendants get to end by themselves after the
-	// command has ended: a tee that still has lines to write is no orphan.
+	// command has ended: a tee that still has lines to write is no orphan. With
+	// Spec.AwaitTree it counts only in a stop.
 	Settle time.Duration
 	// Leftover (5 s) lies between SIGTERM and SIGKILL for descendants that
 	// outlived the command.
@@ -83,7 +100,8 @@ type Waits struct {
 	Term time.Duration
 	// Short (3 s) replaces Term after a second stop request.
 	Short time.Duration
-	// Kill (5 s) bounds the wait after SIGKILL.
+	// Kill (15 s) bounds the wait after SIGKILL: the kernel takes its time to free
+	// a hundred gigabytes.
 	Kill time.Duration
 	// Drain (2 s) bounds the wait for the end of the output once the tree is
 	// gone: somebody else may hold the terminal open.
@@ -102,7 +120,7 @@ func (w Waits) withDefaults() Waits {
 	set(&w.Leftover, 5*time.Second)
 	set(&w.Term, 10*time.Second)
 	set(&w.Short, 3*time.Second)
-	set(&w.Kill, 5*time.Second)
+	set(&w.Kill, 15*time.Second)
 	set(&w.Drain, 2*time.Second)
 	set(&w.Linger, 200*time.Millisecond)
 	return w

@@ -13,15 +13,25 @@ import (
 //	term   -- time ----->  kill     SIGKILL to the tree, again while any is left
 //	kill   -- time ----->  gave up  survivors are reported
 //
-// A second stop goes to term at once with a short wait, a third to kill. When
-// the command itself ends, its descendants get a moment (settle), then SIGTERM
+// A second stop goes to term at once with a short wait, a third to kill. A first
+// one while the guard's SIGTERM is at work is handed on and shortens nothing:
+// what the command does then is save. When the command itself ends, its descendants get a moment (settle), then SIGTERM
 // and SIGKILL. An empty tree after the command's end is the way out of every
 // phase.
+//
+// Where the command is only a client of the work (Spec.AwaitTree), its end
+// begins nothing:
+//
+//	run    -- child ---->  await    no time runs
+//	await  -- stop(s) -->  term     SIGTERM to the tree, the request's grace as wait
+//	grace  -- child ---->  settle   then term with what is left of the grace
 
 type stopPhase int
 
 const (
 	phaseRun stopPhase = iota
+	// phaseAwait is phaseRun after the command's own end, with AwaitTree.
+	phaseAwait
 	phaseGrace
 	phaseSettle
 	phaseTerm
@@ -59,6 +69,12 @@ type stopState struct {
 	deadline time.Duration
 	// childGone is whether the command itself has been reaped.
 	childGone bool
+	// awaitTree is Spec.AwaitTree.
+	awaitTree bool
+	// guardTerm is whether it was the guard that began phaseTerm.
+	guardTerm bool
+	// graceEnd is when the grace of the first request is over, with awaitTree.
+	graceEnd time.Duration
 }
 
 type stopEventKind int
@@ -72,6 +88,11 @@ const (
 	evEmpty
 	// evTime says that time has passed.
 	evTime
+	// evGuardTerm and evGuardKill are the guard's: SIGTERM to the whole tree
+	// without a grace before it, and SIGKILL. They count as no request, since a
+	// user who asks for a stop then asks for the first time.
+	evGuardTerm
+	evGuardKill
 )
 
 type stopEvent struct {
@@ -101,7 +122,10 @@ func (w Waits) next(s stopState, e stopEvent, now time.Duration) (stopState, []s
 		return w.onStop(s, e, now)
 	case evChild:
 		s.childGone = true
-		if s.phase == phaseRun || s.phase == phaseGrace {
+		switch {
+		case s.phase == phaseRun && s.awaitTree:
+			s.phase = phaseAwait
+		case s.phase == phaseRun || s.phase == phaseGrace:
 			s.phase, s.deadline = phaseSettle, now+w.Settle
 		}
 	case evEmpty:
@@ -112,6 +136,17 @@ func (w Waits) next(s stopState, e stopEvent, now time.Duration) (stopState, []s
 		}
 	case evTime:
 		return w.onTime(s, now)
+	case evGuardTerm:
+		switch s.phase {
+		case phaseRun, phaseAwait, phaseGrace, phaseSettle:
+			s.phase, s.deadline, s.guardTerm = phaseTerm, now+w.Term, true
+			return s, []stopAction{actTerm}
+		}
+	case evGuardKill:
+		if s.phase != phaseKill {
+			s.phase, s.deadline = phaseKill, now+w.Kill
+			return s, []stopAction{actKill}
+		}
 	}
 	return s, nil
 }
@@ -128,6 +163,22 @@ func (w Waits) onStop(s stopState, e stopEvent, now time.Duration) (stopState, [
 		return toKill()
 	case s.phase == phaseRun:
 		s.phase, s.deadline = phaseGrace, now+e.grace
+		if s.awaitTree {
+			s.graceEnd = s.deadline
+		}
+		return s, []stopAction{actForward}
+	case s.phase == phaseAwait:
+		// Nobody is left to hand the signal on, so the work gets it itself, with
+		// the time that was meant for it.
+		s.phase, s.deadline = phaseTerm, now+e.grace
+		return s, []stopAction{actTerm}
+	case s.phase == phaseTerm && s.guardTerm && s.requests == 1:
+		// The guard sees to it that the machine lives, and may still hurry: the
+		// user's first word takes no time from a checkpoint that is being saved.
+		s.deadline = max(s.deadline, now+e.grace)
+		if s.childGone || e.sig == syscall.SIGTERM {
+			return s, nil // the tree has had its SIGTERM, and a second one reads as "at once"
+		}
 		return s, []stopAction{actForward}
 	case s.phase == phaseTerm:
 		// SIGTERM was sent; ask again, wait less.
@@ -140,7 +191,7 @@ func (w Waits) onStop(s stopState, e stopEvent, now time.Duration) (stopState, [
 }
 
 func (w Waits) onTime(s stopState, now time.Duration) (stopState, []stopAction) {
-	if s.phase == phaseRun {
+	if s.phase == phaseRun || s.phase == phaseAwait {
 		return s, nil
 	}
 	if now < s.deadline {
@@ -155,7 +206,8 @@ func (w Waits) onTime(s stopState, now time.Duration) (stopState, []stopAction) 
 		s.phase, s.deadline = phaseTerm, now+w.Term
 		return s, []stopAction{actTerm}
 	case phaseSettle:
-		s.phase, s.deadline = phaseTerm, now+w.Leftover
+		// With AwaitTree those left are the work, and the grace is theirs.
+		s.phase, s.deadline = phaseTerm, max(now+w.Leftover, s.graceEnd)
 		return s, []stopAction{actTerm}
 	case phaseTerm:
 		s.phase, s.deadline = phaseKill, now+w.Kill

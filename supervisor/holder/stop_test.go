@@ -3,6 +3,7 @@ package holder
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -12,6 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
+
+	"sparkrun/internal/clock"
+	"sparkrun/supervisor/guard"
 )
 
 // The stop order, one row per step.
@@ -47,8 +51,8 @@ func TestStopOrder(t *testing.T) {
 			{39 * s, tick, phaseTerm, nil},
 			{40 * s, tick, phaseKill, kill},
 			{41 * s, tick, phaseKill, kill},
-			{45 * s, tick, phaseGaveUp, nil},
-			{50 * s, stop(unix.SIGKILL, 0), phaseGaveUp, nil},
+			{55 * s, tick, phaseGaveUp, nil},
+			{60 * s, stop(unix.SIGKILL, 0), phaseGaveUp, nil},
 		},
 		"obeys the first signal": {
 			{0, stop(unix.SIGTERM, 30*s), phaseGrace, forward},
@@ -78,7 +82,7 @@ func TestStopOrder(t *testing.T) {
 			{1 * s, stop(unix.SIGINT, 30*s), phaseTerm, term},
 			{2 * s, stop(unix.SIGINT, 30*s), phaseKill, kill},
 			{3 * s, stop(unix.SIGINT, 30*s), phaseKill, nil},
-			{7 * s, tick, phaseGaveUp, nil},
+			{17 * s, tick, phaseGaveUp, nil},
 		},
 		"second stop after SIGTERM shortens that wait": {
 			{0, stop(unix.SIGINT, 1*s), phaseGrace, forward},
@@ -107,15 +111,132 @@ func TestStopOrder(t *testing.T) {
 			{2 * s, childEnds, phaseTerm, nil},
 			{11 * s, tick, phaseKill, kill},
 		},
+		"the guard asks": {
+			{0, stopEvent{kind: evGuardTerm}, phaseTerm, term},
+			{1 * s, stopEvent{kind: evGuardTerm}, phaseTerm, nil},
+			{2 * s, stopEvent{kind: evGuardKill}, phaseKill, kill},
+			{2 * s, stopEvent{kind: evGuardKill}, phaseKill, nil},
+			{17 * s, tick, phaseGaveUp, nil},
+			{18 * s, stopEvent{kind: evGuardKill}, phaseGaveUp, nil},
+		},
+		"the guard asks and nobody obeys": {
+			{0, stopEvent{kind: evGuardTerm}, phaseTerm, term},
+			{10 * s, tick, phaseKill, kill},
+		},
+		"the guard does not wait for the user's grace": {
+			{0, stop(unix.SIGINT, 30*s), phaseGrace, forward},
+			{1 * s, stopEvent{kind: evGuardTerm}, phaseTerm, term},
+		},
+		"a user after the guard": {
+			{0, stopEvent{kind: evGuardTerm}, phaseTerm, term},
+			{1 * s, stop(unix.SIGINT, 30*s), phaseTerm, forward},
+			{10 * s, tick, phaseTerm, nil},
+			{30 * s, tick, phaseTerm, nil},
+			{31 * s, tick, phaseKill, kill},
+		},
+		"a user after the guard, with less grace than the guard's": {
+			{0, stopEvent{kind: evGuardTerm}, phaseTerm, term},
+			{1 * s, stop(unix.SIGINT, 2*s), phaseTerm, forward},
+			{9 * s, tick, phaseTerm, nil},
+			{10 * s, tick, phaseKill, kill},
+		},
+		"a user after the guard, twice": {
+			{0, stopEvent{kind: evGuardTerm}, phaseTerm, term},
+			{1 * s, stop(unix.SIGINT, 30*s), phaseTerm, forward},
+			{2 * s, stop(unix.SIGINT, 30*s), phaseTerm, term},
+			{5*s - 1, tick, phaseTerm, nil},
+			{5 * s, tick, phaseKill, kill},
+		},
+		"a user after the guard, three times": {
+			{0, stopEvent{kind: evGuardTerm}, phaseTerm, term},
+			{1 * s, stop(unix.SIGINT, 30*s), phaseTerm, forward},
+			{2 * s, stop(unix.SIGINT, 30*s), phaseTerm, term},
+			{2 * s, stop(unix.SIGINT, 30*s), phaseKill, kill},
+		},
+		"the guard's SIGTERM is not repeated by the user's first": {
+			{0, stopEvent{kind: evGuardTerm}, phaseTerm, term},
+			{1 * s, stop(unix.SIGTERM, 30*s), phaseTerm, nil},
+			{31 * s, tick, phaseKill, kill},
+		},
+		"the guard hurries after a user's first": {
+			{0, stopEvent{kind: evGuardTerm}, phaseTerm, term},
+			{1 * s, stop(unix.SIGINT, 30*s), phaseTerm, forward},
+			{2 * s, stopEvent{kind: evGuardKill}, phaseKill, kill},
+		},
+		"a user's SIGKILL after the guard": {
+			{0, stopEvent{kind: evGuardTerm}, phaseTerm, term},
+			{1 * s, stop(unix.SIGKILL, 30*s), phaseKill, kill},
+		},
+		"a user after the guard, the command is gone": {
+			{0, stopEvent{kind: evGuardTerm}, phaseTerm, term},
+			{1 * s, childEnds, phaseTerm, nil},
+			{1 * s, stop(unix.SIGINT, 5*s), phaseTerm, nil},
+			{10 * s, tick, phaseKill, kill},
+		},
+		"a second request after the guard took over the first": {
+			{0, stop(unix.SIGINT, 30*s), phaseGrace, forward},
+			{1 * s, stopEvent{kind: evGuardTerm}, phaseTerm, term},
+			{2 * s, stop(unix.SIGINT, 30*s), phaseTerm, term},
+			{5 * s, tick, phaseKill, kill},
+		},
 		"stop while descendants settle": {
 			{0, childEnds, phaseSettle, nil},
 			{0, stop(unix.SIGINT, 30*s), phaseTerm, term},
 			{3 * s, tick, phaseKill, kill},
 		},
 	}
+	await := map[string][]step{
+		"a client ends and the work goes on for hours": {
+			{0, childEnds, phaseAwait, nil},
+			{0, tick, phaseAwait, nil},
+			{9999 * s, tick, phaseAwait, nil},
+			{9999 * s, empty, phaseGone, nil},
+		},
+		"a stop without a client": {
+			{0, childEnds, phaseAwait, nil},
+			{60 * s, stop(unix.SIGINT, 30*s), phaseTerm, term},
+			{90*s - 1, tick, phaseTerm, nil},
+			{90 * s, tick, phaseKill, kill},
+			{91 * s, empty, phaseGone, nil},
+		},
+		"a second and a third stop without a client": {
+			{0, childEnds, phaseAwait, nil},
+			{0, stop(unix.SIGINT, 30*s), phaseTerm, term},
+			{1 * s, stop(unix.SIGINT, 30*s), phaseTerm, term},
+			{2 * s, stop(unix.SIGINT, 30*s), phaseKill, kill},
+		},
+		"SIGKILL without a client": {
+			{0, childEnds, phaseAwait, nil},
+			{0, stop(unix.SIGKILL, 30*s), phaseKill, kill},
+		},
+		"the guard without a client": {
+			{0, childEnds, phaseAwait, nil},
+			{1 * s, stopEvent{kind: evGuardTerm}, phaseTerm, term},
+			{2 * s, stopEvent{kind: evGuardKill}, phaseKill, kill},
+		},
+		"the guard kills without a client": {
+			{0, childEnds, phaseAwait, nil},
+			{1 * s, stopEvent{kind: evGuardKill}, phaseKill, kill},
+		},
+		"a client that a stop ends leaves its work the grace": {
+			{0, stop(unix.SIGINT, 30*s), phaseGrace, forward},
+			{1 * s, childEnds, phaseSettle, nil},
+			{1*s + 200*time.Millisecond, tick, phaseTerm, term},
+			{30*s - 1, tick, phaseTerm, nil},
+			{30 * s, tick, phaseKill, kill},
+		},
+		"a client that hands the signal on": {
+			{0, stop(unix.SIGINT, 30*s), phaseGrace, forward},
+			{5 * s, childEnds, phaseSettle, nil},
+			{5*s + 10*time.Millisecond, empty, phaseGone, nil},
+		},
+	}
+	for name, steps := range await {
+		tests[name] = steps
+	}
 	for name, steps := range tests {
 		t.Run(name, func(t *testing.T) {
-			var st stopState
+			st := stopState{awaitTree: await[name] != nil}
 			for i, x := range steps {
 				var acts []stopAction
 				st, acts = w.next(st, x.event, x.at)
@@ -133,14 +254,14 @@ func TestStopOrderAlwaysEnds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := Waits{}.withDefaults()
-		var st stopState
+		st := stopState{awaitTree: rapid.Bool().Draw(t, "await")}
 		grace := time.Duration(rapid.IntRange(0, 60).Draw(t, "grace")) * time.Second
 		now := time.Duration(0)
 		st, _ = w.next(st, stopEvent{kind: evStop, sig: unix.SIGINT, grace: grace}, now)
 		limit := grace + w.Settle + w.Leftover + w.Term + w.Short + w.Kill + 8*time.Second
 		for !st.phase.over() {
 			before := st.phase
-			kind := stopEventKind(rapid.IntRange(int(evStop), int(evTime)).Draw(t, "event"))
+			kind := stopEventKind(rapid.IntRange(int(evStop), int(evGuardKill)).Draw(t, "event"))
 			st, _ = w.next(st, stopEvent{kind: kind, sig: unix.SIGINT, grace: grace}, now)
 			if st.phase < before {
 				t.Fatalf("from %v back to %v", before, st.phase)
@@ -332,6 +453,102 @@ os._exit(0)`)
 	e := a.end()
 	if got := string(a.log()); got != "body\ntail\n" || len(e.Ended) != 0 {
 		t.Errorf("output %q ended %+v", got, e.Ended)
+	}
+}
+
+// TestAClientsWorkIsWaitedFor is podman run -d, and one whose client is killed:
+// the command has ended, and what it started is the training.
+func TestAClientsWorkIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	begin := func(t *testing.T, work string, change func(*Spec)) (*attempt, *Client) {
+		t.Helper()
+		// A session of its own, as conmon has: the terminal's end is not its.
+		spec := baseSpec(shortDir(t), "sh", "-c", "setsid sh -c '"+work+"' </dev/null >/dev/null 2>&1 & until [ -e up ]; do sleep 0.01; done; exit 3")
+		spec.AwaitTree, spec.Cwd = true, spec.Dir
+		if change != nil {
+			change(&spec)
+		}
+		a := start(t, spec, nil)
+		c := a.dial(RoleSupervisor)
+		until(t, "the client has ended", func() bool { st, err := c.Status(); return err == nil && st.Exited })
+		// Longer than settle, and every wait after it, would have taken.
+		time.Sleep(spec.Waits.Settle + spec.Waits.Leftover + 100*time.Millisecond)
+		st, err := c.Status()
+		if err != nil || st.Stopping != "" || st.TreeTotal == 0 {
+			t.Fatalf("%+v, %v", st, err)
+		}
+		if _, err := ReadExit(a.dir); !notExist(err) {
+			t.Fatalf("the attempt is over: %v", err)
+		}
+		return a, c
+	}
+	const deaf, obeys = `trap "" TERM; : >up; while :; do sleep 0.02; done`, `trap "exit 0" TERM; : >up; while :; do sleep 0.02; done`
+
+	t.Run("to its end", func(t *testing.T) {
+		t.Parallel()
+		a, c := begin(t, ": >up; until [ -e go ]; do sleep 0.01; done", nil)
+		if err := c.Pause(); err != nil {
+			t.Error(err)
+		}
+		if err := c.Continue(); err != nil {
+			t.Error(err)
+		}
+		asked := clock.Boottime()
+		if err := os.WriteFile(filepath.Join(a.dir, "go"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if e := a.end(); e.Code != 3 || len(e.Stops) > 0 || len(e.Ended) > 0 || e.OrphansTotal == 0 || e.Boot < asked {
+			t.Errorf("%+v", e)
+		}
+	})
+	t.Run("a stop", func(t *testing.T) {
+		t.Parallel()
+		a, c := begin(t, obeys, nil)
+		if err := c.Stop("INT", time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if e := a.end(); stopsOf(e) != "SIGTERM>tree" || len(e.Survivors) > 0 {
+			t.Errorf("stops %q, %+v", stopsOf(e), e)
+		}
+	})
+	t.Run("a stop of the deaf", func(t *testing.T) {
+		t.Parallel()
+		a, c := begin(t, deaf, nil)
+		if err := c.Stop("INT", 200*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+		if e := a.end(); stopsOf(e) != "SIGTERM>tree SIGKILL>tree" || len(e.Survivors) > 0 || e.Code != 3 {
+			t.Errorf("stops %q, %+v", stopsOf(e), e)
+		}
+	})
+	for name, low := range map[string]struct {
+		work  string
+		stops string
+	}{"the guard": {obeys, "SIGTERM>tree"}, "the guard, of the deaf": {deaf, "SIGTERM>tree SIGKILL>tree"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, c := begin(t, low.work, nil)
+			if err := c.Floors(Floors{Options: &guard.Options{HardKiB: 1 << 40}}); err != nil {
+				t.Fatal(err)
+			}
+			e := a.end()
+			if e.Guard == nil || stopsOf(e) != low.stops || e.Stops[0].By != ByGuard || len(e.Survivors) > 0 {
+				t.Errorf("guard %+v, stops %q, %+v", e.Guard, stopsOf(e), e)
+			}
+		})
+	}
+}
+
+// TestAnEndOfWorkByTheGuard: its kill was faster than the word of it.
+func TestAnEndOfWorkByTheGuard(t *testing.T) {
+	t.Parallel()
+	for _, killed := range []bool{true, false} {
+		h := newHold(Spec{AwaitTree: true}, nil)
+		h.stop.phase, h.stop.childGone, h.orphanKilled = phaseGone, true, killed
+		h.guardActs(guard.EventKill, &guard.Action{Boot: clock.Boottime(), First: "SIGKILL"})
+		if (h.exit.Guard != nil) != killed {
+			t.Errorf("killed %v: guard %+v", killed, h.exit.Guard)
+		}
 	}
 }
 

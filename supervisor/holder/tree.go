@@ -102,13 +102,11 @@ func killTree() []proctree.Proc {
 	return hit
 }
 
-// wakeTree sends SIGCONT to every stopped descendant, or to all of them: after
-// a pause some may be about to stop.
-func wakeTree(all bool) {
+// wakeTree sends SIGCONT to every descendant: one that is about to stop does
+// not look it yet.
+func wakeTree() {
 	for _, p := range proctree.Descendants(os.Getpid()) {
-		if all || p.State == 'T' {
-			_ = signalProc(p, syscall.SIGCONT)
-		}
+		_ = signalProc(p, syscall.SIGCONT)
 	}
 }
 

@@ -164,3 +164,25 @@ func TestHashFile(t *testing.T) {
 		}
 	}
 }
+
+// A pipe in the place of run.json must not hold whoever looks for runs.
+func TestReadManifestOfAPipe(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := unix.Mkfifo(filepath.Join(dir, ManifestFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := ReadManifest(dir)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err == nil {
+			t.Error("a pipe was read as a manifest")
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("reading hangs")
+	}
+}

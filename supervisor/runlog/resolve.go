@@ -11,6 +11,8 @@ import (
 	"sort"
 	"strings"
 	"time"
+
+	"sparkrun/configs"
 )
 
 // indexSchema is the schema of an index entry.
@@ -76,7 +78,7 @@ func Runs(p Places) []Entry {
 		if strings.HasPrefix(f.Name(), ".") || filepath.Ext(f.Name()) != ".json" {
 			continue
 		}
-		data, err := os.ReadFile(filepath.Join(p.indexDir(), f.Name()))
+		data, err := configs.ReadFile(filepath.Join(p.indexDir(), f.Name()))
 		if err != nil {
 			continue
 		}
@@ -210,7 +212,7 @@ func Resolve(p Places, run string) (string, error) {
 	if len(runs) == 0 {
 		return "", fmt.Errorf("%w: %q (there are no runs yet)", ErrNoRun, run)
 	}
-	return "", fmt.Errorf("%w: %q (the newest is %s; sparkrun ls lists all)", ErrNoRun, run, runs[0].ID)
+	return "", fmt.Errorf("%w: %q (the newest is %s)", ErrNoRun, run, runs[0].ID)
 }
 
 // latest prefers the runs of the working directory, as the link there does.
