@@ -1,6 +1,7 @@
 // Package configs holds every table of sparkrun as data: crash signatures, the
 // ladder, trainer profiles, thermal thresholds. Adding a trainer or a signature
-// is an edit here and a test case, not code.
+// is an edit here and a test case, not code. The Python that is put into a training
+// (package ladder/trainer/shim) lies here too.
 package configs
 
 import (
@@ -16,7 +17,7 @@ import (
 
 // FS holds the built-in tables.
 //
-//go:embed *.yaml trainers/*.yaml
+//go:embed *.yaml trainers/*.yaml shim/*.py shim/sparkrun_shim/*.py
 var FS embed.FS
 
 // Decode reads one YAML document into v, refusing keys that v does not have.

@@ -273,7 +273,7 @@ func TestDeathByKernel(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			cg := memoryCgroup(t, limit)
-			p := start(t, t.TempDir(), append([]string{"--no-preflight", "--no-guard", "--cgroup", cg, "--"}, tt.argv...)...)
+			p := start(t, t.TempDir(), append([]string{"--no-preflight", "--no-guard", "--shim", "never", "--cgroup", cg, "--"}, tt.argv...)...)
 			p.died(tt.want)
 			p.noRung()
 			if tt.want.state == "succeeded" && !strings.Contains(p.out.String(), "saved") {
@@ -310,7 +310,7 @@ func TestDeathByAddressLimit(t *testing.T) {
 		t.Parallel()
 		// As a start script does that has an environment to load first.
 		script := `while [ ! -e go ]; do sleep 0.02; done; exec prlimit "$@"`
-		p := start(t, t.TempDir(), "--no-preflight", "--", "sh", "-c", script, "sh", limit, "python3", workload(t, "limited.py"), "train")
+		p := start(t, t.TempDir(), "--no-preflight", "--shim", "never", "--", "sh", "-c", script, "sh", limit, "python3", workload(t, "limited.py"), "train")
 		until(t, "state running", fileHas(p.file("run.json"), `"state": "running"`))
 		p.sampled(2)
 		p.touch("go")

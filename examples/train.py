@@ -246,7 +246,7 @@ def save_checkpoint(folder, model, state):
         os.remove(last)
     write_safetensors(os.path.join(folder, "model.safetensors"), {"bigram.weight": model.weight})
     # The Trainer's name for this file; the content is safetensors too, as torch is not here.
-    write_safetensors(os.path.join(folder, "optimizer.pt"), {"exp_avg": model.first, "exp_avg_sq": model.second})
+    write_safetensors(os.path.join(folder, "optimizer.safetensors"), {"exp_avg": model.first, "exp_avg_sq": model.second})
     with open(last + ".tmp", "w") as f:
         json.dump(state, f, indent=2, sort_keys=True)
     os.replace(last + ".tmp", last)
@@ -256,7 +256,7 @@ def load_checkpoint(folder, model):
     with open(os.path.join(folder, "trainer_state.json")) as f:
         state = json.load(f)
     model.weight = read_safetensors(os.path.join(folder, "model.safetensors"))["bigram.weight"]
-    moments = read_safetensors(os.path.join(folder, "optimizer.pt"))
+    moments = read_safetensors(os.path.join(folder, "optimizer.safetensors"))
     model.first, model.second = moments["exp_avg"], moments["exp_avg_sq"]
     return state
 

@@ -237,7 +237,7 @@ func checkCheckpoint(t *testing.T, folder string, step int) {
 		t.Errorf("%s: trainer_state.json says %+v", folder, state)
 	}
 	checkSafetensors(t, filepath.Join(folder, "model.safetensors"), "bigram.weight")
-	checkSafetensors(t, filepath.Join(folder, "optimizer.pt"), "exp_avg", "exp_avg_sq")
+	checkSafetensors(t, filepath.Join(folder, "optimizer.safetensors"), "exp_avg", "exp_avg_sq")
 }
 
 // checkSafetensors reads a file as any safetensors reader would and demands that the

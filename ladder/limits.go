@@ -35,6 +35,9 @@ func smaller(from, to job.Knobs) bool {
 	for _, k := range changed(from, to) {
 		switch k {
 		case job.SeqLen, job.MicroBatch, job.EvalBatch:
+			if to[k].Value == Half || from[k].Value == "" && to[k].Value != "" {
+				return true // by the shim, which never raises what it sees
+			}
 			a, err1 := strconv.ParseInt(from[k].Value, 10, 64)
 			b, err2 := strconv.ParseInt(to[k].Value, 10, 64)
 			if err1 == nil && err2 == nil && b < a {
@@ -239,10 +242,17 @@ var words = map[job.Knob]string{
 }
 
 // settings says a change of settings: "length went 4096 -> 2048".
-func settings(from, to job.Knobs) string {
+func settings(from, to job.Knobs) string { return moves(from, to, " went ") }
+
+// moves says a change of settings with a verb of one's own.
+func moves(from, to job.Knobs, verb string) string {
 	var parts []string
 	for _, k := range changed(from, to) {
-		parts = append(parts, fmt.Sprintf("%s went %s -> %s", words[k], orUnknown(from[k].Value), orUnknown(to[k].Value)))
+		if to[k].Value == Half {
+			parts = append(parts, words[k]+" was halved by the shim")
+			continue
+		}
+		parts = append(parts, words[k]+verb+orUnknown(from[k].Value)+" -> "+orUnknown(to[k].Value))
 	}
 	return strings.Join(parts, ", ")
 }

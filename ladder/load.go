@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sparkrun/configs"
+	"sparkrun/internal/job"
 )
 
 // What a rung may do.
@@ -25,6 +26,12 @@ const (
 	fullToLoRA  = "full-to-lora"
 	fourTo16Bit = "4bit-to-16bit"
 )
+
+// settingsOf is what a rung does that is one attempt of a list.
+const settingsOf = "settings"
+
+// defaultFloor is how short a rung makes the length where it does not say.
+const defaultFloor = 1024
 
 var actions = []string{dropCaches, length, microBatch, gradCkpt, fullToLoRA, fourTo16Bit}
 
@@ -44,12 +51,16 @@ type rung struct {
 	// how short it may become.
 	Halvings int   `yaml:"halvings"`
 	Floor    int64 `yaml:"floor"`
+	// set holds the settings of a rung that is one attempt of a list.
+	set map[job.Knob]string
 }
 
 type ladderFile struct {
 	Name  string `yaml:"name"`
 	About string `yaml:"about"`
 	Rungs []rung `yaml:"rungs"`
+	// Attempts is the other form of a ladder: the settings of each attempt.
+	Attempts []yaml.Node `yaml:"attempts"`
 }
 
 // rules hold for every ladder; configs/ladder.yaml says what each is for.
@@ -187,10 +198,24 @@ func (f ladderFile) checked(file string, data []byte, path []any, r rules) (Ladd
 	fail := func(where []any, format string, args ...any) (Ladder, error) {
 		return Ladder{}, fmt.Errorf("%s:%d: %s", file, lineAt(data, append(slices.Clone(path), where...)), fmt.Sprintf(format, args...))
 	}
-	if len(f.Rungs) == 0 {
-		return fail([]any{"rungs"}, "a ladder needs rungs")
-	}
 	l := Ladder{Name: f.Name, about: f.About, rules: r}
+	switch {
+	case len(f.Attempts) > 0 && len(f.Rungs) > 0:
+		return fail([]any{"attempts"}, "a ladder has rungs or attempts, not both")
+	case len(f.Attempts) > 0:
+		rungs, err := attemptRungs(f.Attempts)
+		var at entryError
+		if errors.As(err, &at) {
+			return Ladder{}, fmt.Errorf("%s:%d: %w", file, at.line, err)
+		}
+		if err != nil {
+			return fail([]any{"attempts"}, "%v", err)
+		}
+		l.rungs = rungs
+		return l, nil
+	case len(f.Rungs) == 0:
+		return fail([]any{"rungs"}, "a ladder needs rungs, or a list of attempts")
+	}
 	names, does := map[string]bool{}, map[string]bool{}
 	for i, g := range f.Rungs {
 		at := []any{"rungs", i}
@@ -224,7 +249,7 @@ func (f ladderFile) checked(file string, data []byte, path []any, r rules) (Ladd
 				g.Halvings = 2
 			}
 			if g.Floor == 0 {
-				g.Floor = 1024
+				g.Floor = defaultFloor
 			}
 		}
 		l.rungs = append(l.rungs, g)

@@ -24,6 +24,7 @@ const defaultMaxAttempts = 8
 // with what that freed: before every retry after an out-of-memory death, since
 // each attempt has filled the page cache anew.
 func (l Ladder) WantsDrop(s Situation) bool {
+	s = s.inForce()
 	if _, settled := l.settle(s); settled {
 		return false
 	}
@@ -45,6 +46,13 @@ func (l Ladder) dropRung(s Situation) string {
 // same situation gives the same decision. Where trainer.Rewrite then refuses the
 // changes, the last of Rungs belongs into Deny and Next is asked again.
 func (l Ladder) Next(s Situation) Decision {
+	s = s.inForce()
+	d := l.next(s)
+	s.mark(&d)
+	return d
+}
+
+func (l Ladder) next(s Situation) Decision {
 	if d, settled := l.settle(s); settled {
 		return d
 	}
@@ -85,7 +93,7 @@ func (l Ladder) Next(s Situation) Decision {
 			}
 			t.note.Rung = r.Name
 			notes = append(notes, t.note)
-			if t.advice != "" {
+			if t.advice != "" && !slices.Contains(advice, t.advice) {
 				advice = append(advice, t.advice)
 			}
 		}
@@ -98,14 +106,18 @@ func (l Ladder) end(st *state, notes []Note, advice []string) Decision {
 	s := st.s
 	d := Decision{Act: "stop", Notes: notes, Knobs: st.now, Status75: allOOM(s.Past)}
 	switch {
-	case s.Job.Container != nil:
+	case s.Job.Unsure != "":
 		// Nothing was turned, so the ladder is not used up either.
 		d.Status75 = false
 		d.Stop = StopNoRungs
-		d.Why = fmt.Sprintf("the training runs inside a container of %s, whose settings sparkrun does not reach: only the same settings could be tried again", s.Job.Container.Engine)
-	case !turnable(s.Job):
+		d.Why = fmt.Sprintf("the command is not changed (%s): only the same settings could be tried again", s.Job.Unsure)
+		d.Advice = append(d.Advice, "start the trainer in a way that sparkrun sees through, or tell it the knobs (--knob seq_len=4096 -- COMMAND --len {seq_len})")
+	case !turnable(s):
 		d.Stop = StopNoRungs
 		d.Why = "no setting of this command is known to sparkrun, so nothing can be made smaller"
+		if s.Job.Opaque != "" && s.Job.ShimRefused == "" {
+			d.Advice = append(d.Advice, reachWithShim)
+		}
 		d.Advice = append(d.Advice, "tell sparkrun where length and batch go, as in: sparkrun --knob seq_len=4096 --knob micro_batch=8 --knob accumulation=1 -- COMMAND --len {seq_len} --bs {micro_batch} --accum {accumulation}")
 	case st.only != nil && len(st.only.Turns) == 0:
 		d.Stop = StopNothingLeft
@@ -196,16 +208,6 @@ func (l Ladder) drop(s Situation) (alone bool, why string) {
 		return true, what + ": resuming with the same settings"
 	}
 	return true, what + ": the same settings again"
-}
-
-// turnable says whether the job has any setting that a rung could turn.
-func turnable(j job.Job) bool {
-	for _, k := range []job.Knob{job.SeqLen, job.MicroBatch, job.Method, job.GradCkpt} {
-		if j.Knobs[k].Value != "" {
-			return true
-		}
-	}
-	return false
 }
 
 func allOOM(past []Past) bool {

@@ -171,9 +171,12 @@ func kindOf(p Past) string {
 
 // newState looks at the settings in force and at the way that led to them.
 func (l Ladder) newState(s Situation) *state {
-	st := &state{s: s, now: s.Job.Knobs.Clone()}
+	st := &state{s: s, now: s.Job.Knobs.Clone(), rungs: l.rungs, taken: map[string]bool{}}
 	length := st.number(job.SeqLen)
 	for i, p := range s.Past {
+		for _, r := range p.Rungs {
+			st.taken[r] = true
+		}
 		if p.Knobs != nil {
 			st.now = p.Knobs.Clone()
 		}

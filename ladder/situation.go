@@ -87,6 +87,14 @@ type Past struct {
 	// CoTenant names the process outside the job that took the memory; empty
 	// where none did.
 	CoTenant string `json:"co_tenant,omitempty"`
+	// NotApplied are the knobs that the shim was to turn in this attempt and that no
+	// process changed. The step to this attempt does not count as tried then, and
+	// these knobs are not turned by the shim again. It says nothing of an attempt that
+	// died while loading: the shim had not come to them.
+	NotApplied []job.Knob `json:"not_applied,omitempty"`
+	// PlannedSteps is how many optimizer steps the trainer announced; 0 where it did
+	// not.
+	PlannedSteps int64 `json:"planned_steps,omitempty"`
 }
 
 // Drop is what became of the drop-caches effect after the last death.
@@ -111,7 +119,7 @@ type Situation struct {
 	// NoRetry is --no-retry; Exact is --exact: only changes that leave the
 	// training the same.
 	NoRetry, Exact bool
-	// Allow and Deny are keyed by rung name.
+	// Allow and Deny are keyed by rung name; Allow also by Allowances.
 	Allow, Deny map[string]bool
 	// CanDrop says that some way of dropping caches is open to this run.
 	CanDrop bool
@@ -127,7 +135,51 @@ type Situation struct {
 	// ModelParams counts the model's parameters; BudgetBytes is the memory the
 	// run may use.
 	ModelParams, BudgetBytes sample.Num
+	// ModelFrom says in a few words where ModelParams comes from, as "from the
+	// weights' headers" or "guessed from its name"; empty says nothing.
+	ModelFrom string
+	// ModelQuantised names the format of a model whose own files are quantised
+	// (bnb-4bit, gptq...): no switch of the trainer makes them 16 bit.
+	ModelQuantised string
+	// LoadDoubles says whether loading holds the weights twice for a while, once for
+	// the host and once for the device; nil is not known and taken as true.
+	LoadDoubles *bool
+	// Shim is --shim: ShimAuto (also ""), ShimAlways or ShimNever.
+	Shim string
+	// Fixed holds the knobs that are known but cannot be turned in this command, each
+	// with the reason (trainer.Set.CanTurn, or what trainer.Rewrite refused).
+	Fixed map[job.Knob]string
+
+	// stuck holds the knobs that the shim did not reach, each with the attempt that
+	// showed it.
+	stuck map[job.Knob]int
 }
+
+// Modes of the shim.
+const (
+	ShimAuto   = "auto"   // where nothing else can turn a knob, from attempt 2 on
+	ShimAlways = "always" // in every attempt
+	ShimNever  = "never"
+)
+
+// Half is the value of a Change whose knob is not known: the shim halves what it
+// sees, a length not below its floor, and a micro-batch only together with its
+// accumulation. It stands at most once for a knob: what the shim has seen then makes
+// the value known (trainer.Set.Learn).
+const Half = "half"
+
+// Words that --allow knows beside the names of rungs.
+const (
+	// AllowSmallerBatch lets the micro-batch of a command without accumulation become
+	// smaller, and the effective batch with it.
+	AllowSmallerBatch = "smaller-batch"
+	// AllowKeepTokens lets accumulation double where a packed length is halved, so
+	// that an optimizer step sees as many tokens as before.
+	AllowKeepTokens = "keep-tokens"
+)
+
+// Allowances returns the words that --allow knows beside the names of rungs.
+func Allowances() []string { return []string{AllowSmallerBatch, AllowKeepTokens} }
 
 // Note says why a rung was passed over.
 type Note struct {
@@ -136,6 +188,27 @@ type Note struct {
 	// cannot help or cannot be done).
 	Kind string `json:"kind"`
 	Why  string `json:"why"`
+}
+
+// RungView is one step that a ladder may take, or why it does not: for people who want
+// to know before anything runs.
+type RungView struct {
+	// Name is the rung's; Action what it does, in the words of configs/ladder.yaml
+	// ("settings" for a rung that is a list of settings).
+	Name   string `json:"name"`
+	Action string `json:"action"`
+	// Allowed says that it would be taken; Kind is that of a Note where it is not.
+	Allowed bool   `json:"allowed"`
+	Kind    string `json:"kind,omitempty"`
+	Reason  string `json:"reason"`
+	// Step is what is new with it, Changes everything that differs then from the
+	// command as typed, ready for trainer.Rewrite.
+	Step    []trainer.Change `json:"step,omitempty"`
+	Changes []trainer.Change `json:"changes,omitempty"`
+	// Shim says that some change of Changes needs the shim.
+	Shim bool `json:"shim,omitempty"`
+	// OtherExperiment is as in Decision.
+	OtherExperiment bool `json:"other_experiment,omitempty"`
 }
 
 // Decision is what happens next.
@@ -160,6 +233,15 @@ type Decision struct {
 	Again string `json:"again,omitempty"`
 	// Stop says in one word why nothing follows: one of the Stop constants.
 	Stop string `json:"stop,omitempty"`
+	// OtherExperiment is set from the first attempt with another training method on:
+	// what comes out is not what was asked for. It never goes back.
+	OtherExperiment bool `json:"other_experiment,omitempty"`
+	// StartOver says that no checkpoint may be taken up: all there are were written by
+	// another method (full fine-tuning, and LoRA now).
+	StartOver bool `json:"start_over,omitempty"`
+	// NewFolder says that the attempt must not write where attempts with another
+	// method have saved.
+	NewFolder bool `json:"new_folder,omitempty"`
 	// Status75 is set when the run's exit status is 75: every attempt was out of
 	// memory and no rung is left.
 	Status75 bool `json:"status_75"`

@@ -30,7 +30,9 @@ type turn struct {
 	// ended is set where the action applies to this job but has nothing left to
 	// give.
 	ended bool
-	note  Note
+	// smaller is set where the effective batch becomes smaller.
+	smaller bool
+	note    Note
 	// advice goes with a refusal that the user can lift.
 	advice string
 }
@@ -41,10 +43,21 @@ func no(kind, format string, args ...any) turn {
 	return turn{note: Note{Kind: kind, Why: fmt.Sprintf(format, args...)}}
 }
 
+// noLength is the answer for trainers of images.
+var noLength = no(notApplicable, "images have no length, and their resolution is never touched")
+
+// ended says that an action has nothing left to give.
+func ended(format string, args ...any) turn {
+	t := no(notApplicable, format, args...)
+	t.ended = true
+	return t
+}
+
 // state is the situation as an action sees it.
 type state struct {
-	s     Situation
-	now   job.Knobs
+	s   Situation
+	now job.Knobs
+	// phase is where the last attempt died.
 	phase string
 	// only says what helps against the last death; nil where everything may.
 	only *helps
@@ -53,12 +66,19 @@ type state struct {
 	triedOnce bool
 	// halved counts how often the length was halved so far.
 	halved int
+	// rungs are the ladder's, taken those of a list of attempts that have been taken.
+	rungs []rung
+	taken map[string]bool
 }
+
+// most bounds the numbers that are taken for a length or a batch: more is a mistake,
+// and products of them stay whole.
+const most = 1 << 31
 
 // number returns a whole-number setting in force, 0 if it is not known.
 func (st *state) number(k job.Knob) int64 {
 	n, err := strconv.ParseInt(st.now[k].Value, 10, 64)
-	if err != nil || n < 1 {
+	if err != nil || n < 1 || n > most {
 		return 0
 	}
 	return n
@@ -70,16 +90,14 @@ func (st *state) change(k job.Knob, to, reason string) trainer.Change {
 
 // do returns what one action of a rung does to the settings in force.
 func (st *state) do(action string, r rung) turn {
-	if st.s.Job.Container != nil {
-		return no(notApplicable, "the settings inside the container are out of reach")
+	if action == settingsOf {
+		return st.settings(r)
 	}
 	if b := st.only; b != nil {
 		switch {
 		case action == microBatch && slices.Contains(b.Turns, evalBatch):
 			return st.evalBatch()
-		case slices.Contains(b.Turns, action):
-		case slices.Contains(b.Once, action) && !st.triedOnce:
-		default:
+		case !st.helps(action):
 			return no(notApplicable, "%s", b.Why)
 		}
 	}
@@ -93,160 +111,111 @@ func (st *state) do(action string, r rung) turn {
 	case fullToLoRA:
 		return st.lora(r)
 	case fourTo16Bit:
-		return st.sixteenBit()
+		return st.sixteenBit(r)
 	}
 	return no(notApplicable, "sparkrun does not know the action %q", action)
 }
 
-// shorten halves the length, at most r.Halvings times and not below the floor.
-func (st *state) shorten(r rung) turn {
-	n := st.number(job.SeqLen)
-	floor := max(r.Floor, st.s.Floor)
-	switch {
-	case n == 0:
-		return no(notApplicable, "the sequence length is not a setting that sparkrun can turn here")
-	case st.s.Exact:
-		return no(refused, "--exact: a shorter length changes what is learned")
-	case st.halved >= r.Halvings:
-		t := no(notApplicable, "the length was halved %d times already", st.halved)
-		t.ended = true
-		return t
-	case n/2 < floor:
-		t := no(notApplicable, "length %d is at its end: half of it is below %d", n, floor)
-		t.ended = true
-		return t
-	}
-	to := n / 2
-	why := fmt.Sprintf("length %d -> %d", n, to)
-	if micro, acc := st.number(job.MicroBatch), st.number(job.Accumulation); micro > 0 && acc > 0 {
-		most := "at most "
-		if on, err := strconv.ParseBool(st.now[job.Packing].Value); err == nil && on {
-			most = ""
-		}
-		why += fmt.Sprintf(" (tokens per optimizer step %s%d -> %d)", most, n*micro*acc, to*micro*acc)
-	} else if g := st.number(job.GlobalBatch); g > 0 {
-		why += fmt.Sprintf(" (tokens per optimizer step at most %d -> %d)", n*g, to*g)
-	}
-	why += "; rows longer than that are cut or packed anew"
-	return turn{step: []trainer.Change{st.change(job.SeqLen, strconv.FormatInt(to, 10), "half the length")}, why: why}
+// helps says whether an action can help against the last death.
+func (st *state) helps(action string) bool {
+	b := st.only
+	return b == nil || slices.Contains(b.Turns, action) || slices.Contains(b.Once, action) && !st.triedOnce
 }
 
-// splitBatch lowers the micro-batch to its largest proper divisor and raises
-// accumulation by the same factor, so that the effective batch stays exactly the
-// same.
-func (st *state) splitBatch() turn {
-	n := st.number(job.MicroBatch)
-	switch n {
-	case 0:
-		return no(notApplicable, "the micro-batch is not a setting that sparkrun can turn here")
-	case 1:
-		t := no(notApplicable, "the micro-batch is 1 already")
-		t.ended = true
+// floor is how short a rung may make the length.
+func (st *state) floor(r rung) int64 { return max(r.Floor, st.s.Floor, st.s.Job.Floor) }
+
+// shorten halves the length, at most r.Halvings times and not below the floor.
+func (st *state) shorten(r rung) turn {
+	if st.s.Job.Image {
+		return noLength
+	}
+	w, t := st.reach(job.SeqLen)
+	n, value, floor := st.number(job.SeqLen), st.now[job.SeqLen].Value, st.floor(r)
+	switch {
+	case !w.ok:
 		return t
+	case st.s.Exact:
+		return no(refused, "--exact: a shorter length changes what is learned")
+	case w.half && value == Half:
+		return ended("the length was halved by the shim, which has not told how long it is")
+	case w.half:
+		return turn{
+			step: []trainer.Change{st.change(job.SeqLen, Half, "half the length")},
+			why:  "length / 2, by the shim (its value is not known; tokens per optimizer step at most half); " + st.longRows(),
+		}
+	case n == 0:
+		return no(notApplicable, "the length is %s, which is no number that can be halved", value)
+	case st.halved >= r.Halvings:
+		return ended("the length was halved %d times already", st.halved)
+	case n/2 < floor:
+		return ended("length %d is at its end: half of it is below %d", n, floor)
+	case !st.allowed(job.SeqLen, n/2):
+		return no(refused, "half of length %d is %d, and the command takes only %s", n, n/2, strings.Join(st.choices(job.SeqLen), ", "))
 	}
-	to := largestDivisor(n)
-	step := []trainer.Change{st.change(job.MicroBatch, strconv.FormatInt(to, 10), "fewer rows at once")}
-	if g := st.number(job.GlobalBatch); g > 0 {
-		return turn{step: step, why: fmt.Sprintf("micro-batch %d -> %d (the effective batch stays %d)", n, to, g)}
+	step := []trainer.Change{st.change(job.SeqLen, strconv.FormatInt(n/2, 10), "half the length")}
+	acc, said := st.number(job.Accumulation), ""
+	toAcc := acc
+	if st.packed() && st.number(job.MicroBatch) == 1 && acc > 0 && !st.global() {
+		// One packed row is the whole pass: half its length is half of what a step
+		// learns from.
+		toAcc, said = st.keepTokens(acc)
 	}
-	acc := st.number(job.Accumulation)
-	if acc == 0 {
-		return no(notApplicable, "the micro-batch is %d, but no gradient accumulation setting is known, so a smaller one would change the effective batch (with flags of your own: --knob micro_batch=%d --knob accumulation=1 and the placeholders {micro_batch} and {accumulation})", n, n)
+	if toAcc != acc {
+		step = append(step, st.change(job.Accumulation, strconv.FormatInt(toAcc, 10), "as many tokens in a step as before"))
 	}
-	if acc > (1<<62)/(n/to) {
-		return no(notApplicable, "accumulation %d is too large to be raised", acc)
+	parts := []string{st.planned(toAcc == acc)}
+	if text := st.tokens(n, n/2, acc, toAcc); text != "" {
+		parts = []string{text, parts[0]}
 	}
-	up := acc * (n / to)
-	step = append(step, st.change(job.Accumulation, strconv.FormatInt(up, 10), "the effective batch stays the same"))
-	why := fmt.Sprintf("micro-batch %d -> %d with accumulation %d -> %d (the effective batch stays %d)", n, to, acc, up, n*acc)
-	if seq := st.number(job.SeqLen); seq > 0 {
-		why = strings.TrimSuffix(why, ")") + fmt.Sprintf(", tokens per optimizer step at most %d as before)", seq*n*acc)
+	why := fmt.Sprintf("length %d -> %d", n, n/2)
+	if toAcc != acc {
+		why += fmt.Sprintf(" with accumulation %d -> %d", acc, toAcc)
 	}
+	why += w.shimmed() + " (" + strings.Join(parts, ", ") + said + "); " + st.longRows()
 	return turn{step: step, why: why}
 }
 
-// evalBatch lowers the batch of evaluation, which changes no result.
-func (st *state) evalBatch() turn {
-	n := st.number(job.EvalBatch)
-	switch n {
-	case 0:
-		return no(notApplicable, "it died in evaluation, and the evaluation batch is not a setting that sparkrun can turn here")
-	case 1:
-		t := no(notApplicable, "it died in evaluation, and the evaluation batch is 1 already")
-		t.ended = true
-		return t
+// longRows says what becomes of rows that are longer than the new length.
+func (st *state) longRows() string {
+	if say := st.s.Job.LongRows; say != "" {
+		return "rows longer than that " + say
 	}
-	to := largestDivisor(n)
-	return turn{
-		step: []trainer.Change{st.change(job.EvalBatch, strconv.FormatInt(to, 10), "it died in evaluation")},
-		why:  fmt.Sprintf("it died in evaluation: evaluation batch %d -> %d (the training stays the same)", n, to),
-	}
+	return "what becomes of longer rows is the script's affair"
 }
 
-// largestDivisor returns the largest divisor of n below n; n is at least 2.
-func largestDivisor(n int64) int64 {
-	for d := int64(2); d <= n/d; d++ {
-		if n%d == 0 {
-			return n / d
-		}
+// keepTokens doubles accumulation where the user allows it, and else says that it could.
+func (st *state) keepTokens(acc int64) (to int64, said string) {
+	w, t := st.reach(job.Accumulation)
+	switch {
+	case !st.s.Allow[AllowKeepTokens]:
+		return acc, "; --allow " + AllowKeepTokens + " doubles accumulation with it"
+	case !w.ok:
+		return acc, "; tokens are not kept: " + t.note.Why
+	case 2*acc > most || !st.allowed(job.Accumulation, 2*acc):
+		return acc, fmt.Sprintf("; tokens are not kept: the command does not take accumulation %d", 2*acc)
 	}
-	return 1
+	return 2 * acc, ""
 }
 
 // checkpointing turns activation checkpointing on.
 func (st *state) checkpointing() turn {
-	set, ok := st.now[job.GradCkpt]
-	on, err := strconv.ParseBool(set.Value)
-	switch {
-	case !ok || err != nil:
-		return no(notApplicable, "activation checkpointing is not a setting that sparkrun can turn here")
-	case on:
-		t := no(notApplicable, "activation checkpointing is on already")
-		t.ended = true
+	w, t := st.reach(job.GradCkpt)
+	if !w.ok {
 		return t
+	}
+	value := st.now[job.GradCkpt].Value
+	on, err := strconv.ParseBool(value)
+	switch {
+	case err != nil:
+		return no(notApplicable, "activation checkpointing is %s, which is neither on nor off", value)
+	case on:
+		return ended("activation checkpointing is on already")
 	}
 	return turn{
 		step: []trainer.Change{st.change(job.GradCkpt, "True", "activations are computed again instead of kept")},
-		why:  "activation checkpointing on (slower steps, the same training)",
+		why:  "activation checkpointing on" + w.shimmed() + " (slower steps, the same training)",
 	}
-}
-
-// lora goes from full fine-tuning to LoRA, which is another experiment: it needs
-// a learning rate of its own or the user's word.
-func (st *state) lora(r rung) turn {
-	switch {
-	case st.now[job.Method].Value == "":
-		return no(notApplicable, "the training method is not a setting that sparkrun can turn here")
-	case st.now[job.Method].Value != "full":
-		t := no(notApplicable, "it is not a full fine-tune")
-		t.ended = st.now[job.Method].Value == "lora"
-		return t
-	case st.s.Exact:
-		return no(refused, "--exact: LoRA is a different experiment")
-	}
-	step := []trainer.Change{st.change(job.Method, "lora", "LoRA in 16 bit instead of all weights")}
-	lr := st.now[job.LoRALR].Value
-	switch {
-	case lr != "":
-		// Where the learning rate cannot be set, trainer.Rewrite refuses the
-		// whole rung.
-		step = append(step, st.change(job.LearningRate, lr, "LoRA needs a learning rate of its own"))
-		return turn{step: step, why: fmt.Sprintf("full fine-tune -> LoRA in 16 bit, learning rate %s -> %s (a different experiment)", orUnknown(st.now[job.LearningRate].Value), lr)}
-	case st.s.Allow[r.Name]:
-		return turn{step: step, why: "full fine-tune -> LoRA in 16 bit, the learning rate as it is (a different experiment, allowed by --allow " + r.Name + ")"}
-	}
-	t := no(refused, "LoRA is a different experiment and needs a learning rate of its own (--knob lora_lr=..., or --allow %s to keep the present one)", r.Name)
-	t.advice = "to go on with LoRA: sparkrun --knob lora_lr=" + loraRate(st.now[job.LearningRate].Value) + " -- " + shellWords(st.s.Job.Argv)
-	return t
-}
-
-// loraRate proposes ten times the rate of full fine-tuning, the usual relation.
-func loraRate(full string) string {
-	v, err := strconv.ParseFloat(full, 64)
-	if err != nil || v <= 0 || v > 1e-3 {
-		return "1e-4"
-	}
-	return strconv.FormatFloat(v*10, 'g', 3, 64)
 }
 
 func orUnknown(text string) string {
@@ -254,52 +223,6 @@ func orUnknown(text string) string {
 		return "(unknown)"
 	}
 	return text
-}
-
-// sixteenBit takes the quantisation away from a LoRA run: only where the
-// weights then still fit, since it usually costs memory.
-func (st *state) sixteenBit() turn {
-	s := st.s
-	switch {
-	case st.now[job.Method].Value == "":
-		return no(notApplicable, "the training method is not a setting that sparkrun can turn here")
-	case st.now[job.Method].Value == "lora":
-		t := no(notApplicable, "it trains LoRA in 16 bit already")
-		t.ended = true
-		return t
-	case st.now[job.Method].Value != "qlora":
-		return no(notApplicable, "the model is not quantised")
-	case s.Exact:
-		return no(refused, "--exact: unquantised LoRA is a different experiment")
-	case !s.ModelParams.OK || s.ModelParams.V <= 0:
-		return no(refused, "the size of the model is not known, so nothing says that its weights fit in 16 bit")
-	case !s.BudgetBytes.OK:
-		return no(refused, "the memory budget is not known, so nothing says that the weights fit in 16 bit")
-	}
-	need := s.ModelParams.V * 2
-	if need > s.BudgetBytes.V {
-		return no(refused, "the weights take %s in 16 bit, the budget is %s", gigabytes(need), gigabytes(s.BudgetBytes.V))
-	}
-	step := []trainer.Change{st.change(job.Method, "lora", "16-bit weights have no dequantisation buffers")}
-	if set, ok := st.now[job.LoadIn4Bit]; ok && set.Value != "" {
-		step = append(step, st.change(job.LoadIn4Bit, falseLike(set.Value), "16-bit weights"))
-	}
-	return turn{
-		step: step,
-		why:  fmt.Sprintf("quantised LoRA -> LoRA in 16 bit (weights %s of a budget of %s; a different experiment)", gigabytes(need), gigabytes(s.BudgetBytes.V)),
-	}
-}
-
-// falseLike writes false the way the user wrote true.
-func falseLike(word string) string {
-	if no, ok := map[string]string{"1": "0", "true": "false", "yes": "no", "on": "off"}[word]; ok {
-		return no
-	}
-	return "False"
-}
-
-func gigabytes(bytes float64) string {
-	return strconv.FormatFloat(bytes/1e9, 'f', 1, 64) + " GB"
 }
 
 // shellWords writes a command so that a shell reads it back.

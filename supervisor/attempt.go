@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,6 +22,7 @@ import (
 	"sparkrun/internal/sample"
 	"sparkrun/ladder/oom"
 	"sparkrun/ladder/trainer"
+	"sparkrun/ladder/trainer/progress"
 	"sparkrun/supervisor/engine"
 	"sparkrun/supervisor/follow"
 	"sparkrun/supervisor/guard"
@@ -31,12 +34,16 @@ import (
 // attempt is one start of the command: what it is started with, its holder, and
 // what was learned while it ran.
 type attempt struct {
-	n       int
-	dir     string
-	rungs   []string
-	knobs   job.Knobs
+	n     int
+	dir   string
+	rungs []string
+	knobs job.Knobs
+	// job is the command as it is understood, with the settings of this attempt.
+	job     job.Job
 	rewrite trainer.Rewrite
-	changes []string // in short words, for the summary
+	changed []trainer.Change // against the command as typed, for the summary
+	other   bool             // it trains by another method than asked for
+	resume  []string         // what is said of the checkpoint it goes on from
 	plan    stdinPlan
 	// baseKiB is MemAvailable just before the start, 0 for unknown.
 	baseKiB uint64
@@ -77,6 +84,8 @@ type attempt struct {
 	// hung says that nothing moved any more after an out-of-memory line and that
 	// the attempt was ended for it.
 	hung atomic.Bool
+	// lossEnd says that it was ended because its loss had diverged.
+	lossEnd atomic.Bool
 	// quiet is what tells a hang, limits what the child may use, space what was
 	// left where it writes.
 	quiet  quiet
@@ -88,19 +97,31 @@ type attempt struct {
 	starts   map[int]uint64  // start time of those in tree, in clock ticks since boot
 	shm      map[string]bool // what it was seen to hold in /dev/shm
 	mapped   map[string]bool
-	first    trainer.Step
-	last     trainer.Step
+	first    progress.Step
+	last     progress.Step
 	haveStep bool
 	lossA    sample.Num
 	lossB    sample.Num
 	total    int64
 	finished bool
 	stepTime sample.Num
+	// eta is how many seconds were left at the last step.
+	eta sample.Num
+	// diverge watches the loss; diverged says what it found, behind mu.
+	diverge  progress.Divergence
+	diverged string
+	// shim is what the shim has told, once the attempt is judged.
+	shim     shimmed
 	output   oom.Output
 	lastLine time.Time // of the output
-	// pending is the newest step, held until the next one: its loss is printed
-	// on a line of its own, after the bar. The line reader's own.
+	// steps understands the output and the trainer's own log files, which two
+	// goroutines read; it, diverge and pending are behind stepMu. pending is the newest
+	// step, held until the next one: its loss is printed on a line of its own, after
+	// the bar.
+	stepMu  sync.Mutex
+	steps   *progress.Progress
 	pending *runlog.Step
+	logs    *trainLogs
 
 	// lowest is the least MemAvailable while it ran, lastSample the newest reading,
 	// told what the guard knows of it; behind mu.
@@ -121,12 +142,29 @@ type attempt struct {
 
 	// ours are the changed copies of config files beside the user's own.
 	ours []string
+	// prints is where its processes were seen at work.
+	prints footprint
+	// goesOn is the step of the checkpoint that it was to go on from, 0 for none.
+	goesOn int64
 
 	// decided is the verdict as judge made it, there once judged is closed.
 	judging bool // the loop's, as is gating
 	gating  bool
 	judged  chan struct{}
 	decided oom.Verdict
+}
+
+// setJob takes over the settings that were in force in the attempt, once they are known.
+func (a *attempt) setJob(k job.Knobs) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.job.Knobs = k
+}
+
+func (a *attempt) theJob() job.Job {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.job
 }
 
 // commandFile is attempts/N/command.json.
@@ -175,7 +213,53 @@ func (r *run) childEnv(a *attempt) (env, added []string) {
 		added = append(added, "PYTHONUNBUFFERED=1")
 	}
 	added = append(added, a.rewrite.Env...)
-	return append(env, added...), added
+	added = append(added, r.trackerEnv(a)...)
+	return overlay(env, added), added
+}
+
+// overlay puts words over an environment: of a name that stands twice a program takes
+// the first or the last, as it likes.
+func overlay(env, over []string) []string {
+	set := map[string]bool{}
+	for _, e := range over {
+		name, _, _ := strings.Cut(e, "=")
+		set[name] = true
+	}
+	out := make([]string, 0, len(env)+len(over))
+	for _, e := range env {
+		if name, _, _ := strings.Cut(e, "="); !set[name] {
+			out = append(out, e)
+		}
+	}
+	// Of ours too the last one counts.
+	for i, e := range over {
+		name, _, _ := strings.Cut(e, "=")
+		last := !slices.ContainsFunc(over[i+1:], func(later string) bool { return strings.HasPrefix(later, name+"=") })
+		if last {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// reachInside is the attempt's command, in which a container is given what it would
+// otherwise not inherit: which attempt it is, and the tracker's run. It is not given the
+// run's ID, by which the processes of the command are told from those of its container.
+func (r *run) reachInside(a *attempt, added []string) []string {
+	if r.job.Container == nil {
+		return a.rewrite.Argv
+	}
+	env := r.trackerEnv(a)
+	for _, e := range added {
+		if name, _, _ := strings.Cut(e, "="); name == "SPARKRUN_ATTEMPT" || name == "SPARKRUN_RUNG" {
+			env = append(env, e)
+		}
+	}
+	argv, err := r.set.Inside(r.job, a.rewrite.Argv, env)
+	if err != nil {
+		r.log.Event(event.Event{Attempt: a.n, Kind: event.Hygiene, Level: event.Warn, Msg: "the training in the container is not told its attempt and tracker run: " + err.Error()})
+	}
+	return argv
 }
 
 // prepare makes the attempt's folder and everything in it that must be there
@@ -193,14 +277,19 @@ func (r *run) prepare(a *attempt) (holder.Spec, error) {
 		return spec, fmt.Errorf("making the output file of attempt %d: %w", a.n, err)
 	}
 	f.Close()
-	for _, file := range a.rewrite.Files {
-		if err := r.writeChanged(a, file); err != nil {
-			return spec, err
-		}
+	if a.n == 1 {
+		bounded(nil, 3*time.Second, r.noteBefore)
 	}
+	bounded(nil, time.Second, func() { r.markOutput(a) })
+	if err := r.writeFiles(a); err != nil {
+		return spec, err
+	}
+	a.steps = r.set.NewProgress(a.job)
+	a.steps.GoesOn(a.goesOn)
+	a.logs = followTrainLogs(context.Background(), r.set.TrainerLogs(a.job), r.clk.Now, func(rec []byte, t time.Time) { r.onRecord(a, rec, t) })
 	env, added := r.childEnv(a)
 	a.before = hygiene.Snapshot()
-	argv := r.planContainer(a, a.rewrite.Argv, env)
+	argv := r.planContainer(a, r.reachInside(a, added), env)
 	path := r.path
 	if argv[0] != r.argv[0] {
 		if path, err = lookCommand(argv[0], r.o.Dir, r.o.Env); err != nil {
@@ -266,24 +355,67 @@ func (r *run) redactAll(lines []string) []string {
 // and the desktop.
 const childOOMScoreAdj = 500
 
+// writeFiles writes what the attempt's command needs: changed copies and the shim. On a
+// full disk the reserve is given up for it.
+func (r *run) writeFiles(a *attempt) error {
+	again := func(f func() error) error {
+		err := f()
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+			r.dir.ReleaseReserve()
+			err = f()
+		}
+		return err
+	}
+	for _, dir := range a.rewrite.Dirs {
+		if err := again(func() error { return makeShimDir(dir) }); err != nil {
+			return err
+		}
+	}
+	for _, file := range a.rewrite.Files {
+		write := func() error { return r.writeChanged(a, file) }
+		if file.Original == "" {
+			write = func() error { return writeShim(file) }
+		}
+		if err := again(write); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // writeChanged writes a changed copy of the user's config file and remembers to
 // remove it. The user's own file is never touched. The attempt keeps a copy
 // without secrets, and the diff.
 func (r *run) writeChanged(a *attempt, file trainer.File) error {
 	f, err := os.OpenFile(file.Path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) && slices.Contains(a.ours, file.Path) {
+		// The second try after a full disk.
+		f, err = os.OpenFile(file.Path, os.O_TRUNC|os.O_WRONLY, 0o600)
+	}
 	if err != nil {
 		return fmt.Errorf("writing the changed copy of %s: %w", file.Original, err)
 	}
-	a.ours = append(a.ours, file.Path)
+	if !slices.Contains(a.ours, file.Path) {
+		a.ours = append(a.ours, file.Path)
+	}
+	defer func() { r.noteMade(file.Path) }() // as it is when it is left alone
 	_, err = f.Write(file.Content)
+	if file.Mode != 0 && file.Mode != 0o600 {
+		err = errors.Join(err, f.Chmod(file.Mode)) // for a container's user
+	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("writing the changed copy of %s: %w", file.Original, err)
 	}
 	kept := filepath.Join(a.dir, filepath.Base(file.Original))
-	if err := os.WriteFile(kept, []byte(r.secrets.Config(string(file.Content))), 0o600); err != nil {
-		return fmt.Errorf("keeping the changed copy of %s: %w", file.Original, err)
+	err = os.WriteFile(kept, []byte(r.secrets.Config(string(file.Content))), 0o600)
+	if err == nil {
+		err = os.WriteFile(kept+".diff", []byte(strings.Join(r.redactAll(a.rewrite.Diff), "\n")+"\n"), 0o600)
 	}
-	return os.WriteFile(kept+".diff", []byte(strings.Join(r.redactAll(a.rewrite.Diff), "\n")+"\n"), 0o600)
+	if err != nil {
+		// For whoever looks at the run later; the training does not need it.
+		r.log.Event(event.Event{Attempt: a.n, Kind: event.Internal, Level: event.Warn, Msg: "the attempt's own copy of the changed config is not kept: " + err.Error()})
+	}
+	return nil
 }
 
 // launch prepares the attempt, starts the holder and, once the child exists, the
@@ -297,6 +429,9 @@ func (r *run) launch(a *attempt) {
 		a.plan.file.Close()
 	}
 	if err != nil {
+		if a.logs != nil {
+			a.logs.stop(0)
+		}
 		status := StatusError
 		var se *holder.StartError
 		var ce *StatusErr
@@ -388,6 +523,7 @@ func (r *run) attach(a *attempt, spec holder.Spec) {
 	}
 	go r.watchTree(ctx, a)
 	go r.watchQuiet(ctx, a)
+	go r.watchOthers(ctx.Done(), a)
 	go a.space.watch(ctx, r.writesTo(a))
 	go r.followContainer(ctx, a)
 	go a.takeOrders(r)

@@ -13,7 +13,6 @@ import (
 	"sparkrun/internal/event"
 	"sparkrun/internal/job"
 	"sparkrun/internal/sample"
-	"sparkrun/ladder/trainer"
 	"sparkrun/preflight"
 	"sparkrun/sampler"
 	"sparkrun/supervisor/gate"
@@ -33,6 +32,10 @@ func (r *run) preflight(ctx context.Context) {
 		rep = preflightReport(ctx, &r.job, r.o, r.device)
 	}
 	r.writeReport(rep)
+	r.measureModel()
+	if r.looked == nil {
+		r.looked = r.look(r.job)
+	}
 	if r.o.NoPreflight {
 		r.post(Input{Kind: PreflightOK}, r.announce)
 		return
@@ -135,9 +138,9 @@ func PreflightAlone(ctx context.Context, o Options) (preflight.Report, error) {
 	defer cancel()
 	var j *job.Job
 	if len(o.Argv) > 0 {
-		set, err := trainer.Load(o.ProfileDirs)
+		set, err := loadProfiles(o)
 		if err != nil {
-			return preflight.Report{}, failf(StatusError, "trainer profile: %w", err)
+			return preflight.Report{}, err
 		}
 		got, err := set.Understand(o.Argv, o.Dir, o.Env, o.Knobs)
 		if err != nil {
@@ -160,6 +163,9 @@ func WriteReport(path string, data []byte) error { return preflight.WriteReport(
 // for the first time in the morning.
 func (r *run) announce() {
 	msg := r.lad.Forecast(r.job, r.situation(nil))
+	if why := r.noRetry(); why != "" {
+		msg = "no retries: " + why
+	}
 	if r.o.NoRetry {
 		msg = "no retries (--no-retry); a death gets its verdict all the same"
 	}

@@ -54,14 +54,22 @@ func (r *run) planContainer(a *attempt, argv, env []string) []string {
 		return argv
 	}
 	a.box.client, a.box.resolved, a.box.left = true, make(chan struct{}), make(chan struct{})
-	a.box.plan = engine.Prepare(argv, *r.job.Container, env, r.dir.ID, a.n, a.dir)
-	p := a.box.plan
+	cmd, put := r.clientCommand(argv, env)
+	a.box.plan = engine.Prepare(cmd, *r.job.Container, r.dir.ID, a.n, a.dir)
+	p := &a.box.plan
 	if len(p.Added) > 0 {
-		r.log.Event(event.Event{
-			Attempt: a.n, Kind: event.Hygiene, Level: event.Info,
-			Msg:  "added to the container client's command, to find the container: " + strings.Join(p.Added, " "),
-			Data: map[string]any{"added": p.Added},
-		})
+		whole, err := put(p.Argv)
+		if err == nil {
+			argv = whole
+			r.log.Event(event.Event{
+				Attempt: a.n, Kind: event.Hygiene, Level: event.Info,
+				Msg:  "added to the container client's command, to find the container: " + strings.Join(p.Added, " "),
+				Data: map[string]any{"added": p.Added},
+			})
+		} else {
+			p.Reach, p.Added = engine.ReachNone, nil
+			p.Why = "cannot end this container: its client's command cannot be changed: " + err.Error()
+		}
 	}
 	for _, note := range p.Notes {
 		r.log.Event(event.Event{Attempt: a.n, Kind: event.Hygiene, Level: event.Info, Msg: note})
@@ -69,7 +77,41 @@ func (r *run) planContainer(a *attempt, argv, env []string) []string {
 	if p.Why != "" {
 		r.log.Event(event.Event{Attempt: a.n, Kind: event.GuardNote, Level: event.Warn, Msg: p.Why})
 	}
-	return p.Argv
+	return argv
+}
+
+// clientCommand is the container client's own command within one that is started with
+// env, and what puts other words back in its place: it may stand in a shell's text.
+func (r *run) clientCommand(argv, env []string) (cmd engine.Command, put func([]string) ([]string, error)) {
+	c := r.set.Client(argv, r.o.Dir, env)
+	if c == nil {
+		return engine.Command{Argv: argv, Env: env, Dir: r.o.Dir}, func(words []string) ([]string, error) { return words, nil }
+	}
+	cmd = engine.Command{Argv: c.Words, Dir: c.Dir, Sudo: c.Sudo, Unclear: c.Unclear}
+	for name, value := range c.Env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	return cmd, c.Command
+}
+
+// noRetry says, before the first attempt has begun, why no other could follow it for the
+// sake of its container; "" where one can, and for other commands.
+func (r *run) noRetry() string {
+	if r.job.Container == nil {
+		return ""
+	}
+	cmd, _ := r.clientCommand(r.o.Argv, r.o.Env)
+	_, why := engine.CanRetry(cmd, *r.job.Container)
+	return why
+}
+
+// containerEnds says whether the attempt's container is gone or, before the first
+// attempt, whether it could be ended.
+func (r *run) containerEnds() bool {
+	if r.att == nil {
+		return r.noRetry() == ""
+	}
+	return r.att.box.mayRetry()
 }
 
 // boxLook is how often a container is looked at.

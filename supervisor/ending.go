@@ -97,6 +97,9 @@ func (r *run) attemptOver(a *attempt, e *holder.Exit) {
 	if a.hung.Load() && !unasked {
 		by = runlog.ByLimit
 	}
+	if a.lossEnd.Load() && !unasked && by == "" {
+		by = runlog.BySparkrun
+	}
 	a.ending = by
 	if left := endedWords(e.Ended); left != "" && by == "" && unasked {
 		r.log.Event(event.Event{

@@ -167,7 +167,7 @@ func grown(from, to sample.Num) sample.Num {
 
 // gather collects the evidence of an attempt that has ended.
 func (r *run) gather(a *attempt) oom.Evidence {
-	ev := oom.Evidence{Signals: a.stops, Start: a.start, End: a.end, Tree: map[int]oom.TreeProc{}}
+	ev := oom.Evidence{Signals: a.stops, Start: a.start, End: a.end, Tree: map[int]oom.TreeProc{}, Nodes: r.job.Nodes}
 	killed := false
 	// A number is not given away before its process is reaped: those reaped here were
 	// ours to the end, however long ago they were last looked at.

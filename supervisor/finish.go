@@ -152,7 +152,12 @@ func (r *run) finish(leave <-chan struct{}) {
 
 	status := r.m.Status
 	moment := runlog.MomentOf(r.clk, end)
-	r.man.Result, r.man.ExitStatus, r.man.EndedBy, r.man.End, r.man.Pending = string(r.m.State), &status, r.m.EndedBy, &moment, nil
+	r.man.OtherExperiment, r.man.Divergence = r.otherExperiment(), facts.Diverged
+	result := string(r.m.State)
+	if facts.Diverged != "" && (r.m.State == Succeeded || r.m.State == SucceededChanged) {
+		result = ResultDiverged
+	}
+	r.man.Result, r.man.ExitStatus, r.man.EndedBy, r.man.End, r.man.Pending = result, &status, r.m.EndedBy, &moment, nil
 	r.man.Summary = runlog.Summary{LowestMemAvailableKiB: facts.LowestKiB, HottestC: facts.HottestC, LostS: sample.Known(r.lostTime(facts).Seconds())}
 	if heat.ObservedS > 0 {
 		r.man.Summary.ThrottleS = sample.Known(throttledSeconds(heat))
@@ -179,7 +184,7 @@ func (r *run) finish(leave <-chan struct{}) {
 	close(r.screenq)
 	r.drain(leave)
 	r.term.close()
-	if !r.o.Quiet || r.m.State != Succeeded {
+	if !r.o.Quiet || result != string(Succeeded) {
 		for _, l := range lines {
 			r.screen.Say("sparkrun: " + l)
 		}
@@ -225,17 +230,6 @@ func bounded(leave <-chan struct{}, d time.Duration, f func()) {
 	case <-done:
 	case <-leave:
 	case <-time.After(d):
-	}
-}
-
-// removeOurs removes the changed copies of config files beside the user's own.
-func (r *run) removeOurs() {
-	for _, a := range r.all {
-		for _, f := range a.ours {
-			if err := os.Remove(f); err != nil && !errors.Is(err, os.ErrNotExist) {
-				r.log.Event(event.Event{Kind: event.Hygiene, Level: event.Warn, Msg: "a changed copy of a config file is left behind: " + err.Error()})
-			}
-		}
 	}
 }
 
@@ -297,18 +291,24 @@ func (r *run) facts(end time.Time, throttledS float64, checkpoint string) Facts 
 		if a.haveStep || a.lossB.OK {
 			f.FirstStep, f.LastStep, f.StepTotal = a.first.N, a.last.N, a.total
 			f.FirstLoss, f.LastLoss = a.lossA, a.lossB
+			f.StepTimeS, f.EtaS = a.stepTime, a.eta
 		}
 		a.mu.Unlock()
 	}
 	if a := r.att; a != nil {
-		f.Changes = a.changes
+		f.Changes, f.OtherExperiment = changesWords(a.inEffect()), r.otherExperiment()
+		f.Diverged = a.lossWords()
 		if out, asked := a.knobs[job.OutputDir].Value, r.job.Knobs[job.OutputDir].Value; out != asked {
 			f.Output = out
 		}
 	}
-	f.Next, f.Advice = r.nextCommand(), r.adviceLine()
+	f.Next, f.Advice = r.nextCommand(checkpoint), r.adviceLine()
 	return f
 }
+
+// ResultDiverged is the result of a run that came to its end with a loss that is of no
+// use.
+const ResultDiverged = "diverged"
 
 // throttledSeconds is how long the GPU was held back by anything but the
 // platform's own power cap.

@@ -5,19 +5,15 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"sparkrun/internal/event"
-	"sparkrun/internal/job"
 	"sparkrun/internal/proctree"
 	"sparkrun/internal/sample"
 	"sparkrun/ladder"
 	"sparkrun/ladder/oom"
-	"sparkrun/ladder/trainer"
 	"sparkrun/supervisor/gate"
 	"sparkrun/supervisor/guard"
 	"sparkrun/supervisor/hygiene"
@@ -28,7 +24,8 @@ import (
 // of its own; the loop takes over its result.
 func (r *run) judge(ctx context.Context, a *attempt) {
 	ev := r.gather(a)
-	v := r.table().Decide(ev)
+	told := r.readShim(a)
+	v := r.withException(r.table().Decide(ev), ev, told)
 	r.writeVerdict(a, v)
 	a.decided = v
 	close(a.judged)
@@ -51,7 +48,7 @@ func (r *run) judge(ctx context.Context, a *attempt) {
 		Data: map[string]any{"verdict": v.Answer, "kind": v.Kind, "reason": v.Reason, "confidence": v.Confidence, "phase": v.Phase},
 	})
 	past := ladder.Past{
-		Attempt: a.n, Rungs: a.rungs, Knobs: a.knobs,
+		Attempt: a.n, Rungs: a.rungs, Knobs: told.inForce(a.knobs), NotApplied: told.notTurned(),
 		Answer: string(v.Answer), Kind: v.Kind, Cause: v.Cause, Reason: v.Reason, Phase: string(v.Phase), Confidence: string(v.Confidence), Lever: v.Lever,
 		Duration: a.end.Sub(a.start), Quote: v.Quote, Exception: exceptionOf(v),
 		PeakKiB: a.peakKiB(), CoTenant: coTenant(e), Finished: ev.TrainingFinished || ev.Output.Finished,
@@ -63,10 +60,20 @@ func (r *run) judge(ctx context.Context, a *attempt) {
 		past.Answer = ladder.AnswerSuccess
 	}
 	a.mu.Lock()
-	past.Step = a.last.N
+	past.Step, past.PlannedSteps = a.last.N, a.total
 	a.mu.Unlock()
-	cps := r.checkpoints(a)
-	past.Progressed = newestComplete(cps) != ""
+	// All that the decision needs of the disk is read here: the loop that takes it
+	// must never hang with one.
+	learned := r.job
+	if told.used {
+		learned = r.set.Learn(learned, told.rec)
+		if why := told.unreached(a.n); why != "" {
+			learned.ShimRefused = why
+		}
+	}
+	a.setJob(past.Knobs)
+	seen := r.look(learned)
+	past.Progressed = newestComplete(r.checkpoints(a)) != ""
 	missing := sample.Num{}
 	if b, ok := v.Sizes["requested"]; ok && b > 0 {
 		missing = sample.Known(float64(b) / 1024)
@@ -78,7 +85,10 @@ func (r *run) judge(ctx context.Context, a *attempt) {
 		if r.m.State != Verdict {
 			return // stopped meanwhile; finish has taken the verdict over
 		}
-		a.missing = missing
+		a.missing, a.shim, r.looked, r.job = missing, told, seen, learned
+		a.mu.Lock()
+		a.knobs = past.Knobs
+		a.mu.Unlock()
 		r.past = append(r.past, past)
 		r.attemptEnded(a, v, r.endOf(a), event.Info)
 		r.step(ctx, r.afterVerdict(a, status))
@@ -108,7 +118,12 @@ func (r *run) afterVerdict(a *attempt, status int) Input {
 func (r *run) decide(a *attempt, status int) Input {
 	s := r.situation(nil)
 	if r.past[len(r.past)-1].Answer == ladder.AnswerSuccess {
-		return Input{Kind: Judged, Status: status, Success: true}
+		return Input{Kind: Judged, Status: status, Success: true, AsAsked: !a.differs()}
+	}
+	if why := a.lossWords(); why != "" {
+		// What went wrong first was no matter of memory, and a smaller step does not
+		// mend it.
+		return Input{Kind: Judged, Status: status, Reason: "not tried again: the loss had diverged: " + why}
 	}
 	if r.lad.WantsDrop(s) {
 		return Input{Kind: Judged, Retry: true, Status: status}
@@ -134,6 +149,9 @@ func (r *run) stopInput(a *attempt, d ladder.Decision, status int) Input {
 func (r *run) tellNotes(a *attempt, d ladder.Decision, level event.Level) {
 	for _, n := range d.Notes {
 		msg := n.Rung + " not applicable: " + n.Why
+		if n.Kind == "not-applicable" && strings.HasPrefix(n.Why, "dropping ") {
+			msg = n.Rung + " was done and earns no attempt of its own: " + n.Why
+		}
 		if n.Kind == "refused" {
 			msg = n.Rung + " refused: " + n.Why
 		}
@@ -147,8 +165,12 @@ func (r *run) situation(drop *ladder.Drop) ladder.Situation {
 		Job: r.job, Past: r.past, Drop: drop, MaxAttempts: r.o.MaxAttempts,
 		NoRetry: r.o.NoRetry, Exact: r.o.Exact,
 		Allow: setOf(r.o.Allow), Deny: setOf(r.o.Deny),
-		CanDrop: r.dropWay() != "never", Floor: r.set.Floor(r.job),
-		ContainerEnds: r.att == nil || r.att.box.mayRetry(),
+		CanDrop: r.dropWay() != "never", Floor: r.job.Floor,
+		ContainerEnds: r.containerEnds(),
+		ModelParams:   r.modelParams, ModelFrom: r.modelFrom, ModelQuantised: r.modelQuantised, Shim: r.o.Shim, Fixed: r.fixedKnobs(),
+	}
+	if r.att != nil {
+		s.CanResume = r.canResume(r.att)
 	}
 	if r.start0.Known {
 		s.BudgetBytes = sample.Known(float64(r.start0.AvailKiB) * 1024)
@@ -199,7 +221,7 @@ func (r *run) passGate(ctx context.Context, a *attempt) {
 	case stop != "":
 		in = Input{Kind: Judged, Status: a.status(), Reason: stop}
 	default:
-		next, in = r.afterGate(a, drop)
+		next, in = r.afterGate(ctx, a, drop)
 	}
 	waited := time.Since(began)
 	r.post(Input{}, func() {
@@ -386,124 +408,6 @@ func (r *run) drop(ctx context.Context, a *attempt) *ladder.Drop {
 	return d
 }
 
-// afterGate asks the ladder for the next attempt and prepares it. A rung whose
-// change cannot be made in this command is refused, and the ladder is asked
-// again without it.
-//
-// It runs on the gate's goroutine: while the run is at the gate the loop changes
-// nothing of what it reads.
-func (r *run) afterGate(a *attempt, drop *ladder.Drop) (*attempt, Input) {
-	status := a.status()
-	s := r.situation(drop)
-	var output *kept // arranged once, however often a rung is refused
-	for {
-		d := r.lad.Next(s)
-		if d.Act != "retry" {
-			return nil, r.stopInput(a, d, status)
-		}
-		next := r.newAttempt(a.n + 1)
-		next.rungs, next.knobs = d.Rungs, d.Knobs
-		if output == nil {
-			k, err := r.keepOutput(a, next.n)
-			if err != nil {
-				r.log.Event(event.Event{Attempt: a.n, Kind: event.RungRefused, Level: event.Error, Msg: err.Error()})
-				return nil, Input{Kind: Judged, Status: status, Reason: err.Error()}
-			}
-			output = &k
-		}
-		changes := slices.Clone(d.Changes)
-		if output.change != nil {
-			changes = append(changes, *output.change)
-			next.knobs = next.knobs.Clone()
-			next.knobs[job.OutputDir] = output.setting
-		}
-		var err error
-		next.rewrite, err = r.set.Rewrite(r.job, changes, r.dir.ID, next.n, r.dir.Attempt(next.n))
-		if err != nil {
-			if len(d.Rungs) == 0 {
-				return nil, Input{Kind: Judged, Status: status, Reason: err.Error()}
-			}
-			rung := d.Rungs[len(d.Rungs)-1]
-			r.log.Event(event.Event{Attempt: a.n, Kind: event.RungRefused, Level: event.Warn, Msg: rung + " refused: " + err.Error(), Data: map[string]any{"rung": rung, "how": "refused"}})
-			s.Deny[rung] = true
-			continue
-		}
-		r.tellNotes(a, d, event.Info)
-		level := event.Info
-		if changesExperiment(d.Changes) {
-			level = event.Warn // said also where only warnings are
-		}
-		for _, c := range d.Changes {
-			next.changes = append(next.changes, changeWords(c))
-		}
-		r.log.Event(event.Event{
-			Attempt: next.n, Kind: event.RungAnnounce, Level: level,
-			Msg:  strings.Join(append([]string{d.Why}, output.said...), "; "),
-			Data: map[string]any{"rungs": d.Rungs, "diff": next.rewrite.Diff},
-		})
-		return next, Input{Kind: GateOpen, Changed: changesExperiment(d.Changes)}
-	}
-}
-
-// changeWords says a change in a person's words: "length 4096 -> 2048".
-func changeWords(c trainer.Change) string {
-	name := string(c.Knob)
-	if w, ok := knobWords[c.Knob]; ok {
-		name = w
-	}
-	return name + " " + c.From + " -> " + c.To
-}
-
-var knobWords = map[job.Knob]string{
-	job.SeqLen: "length", job.MicroBatch: "micro-batch", job.Accumulation: "accumulation", job.EvalBatch: "eval batch",
-	job.LoadIn4Bit: "4-bit loading", job.LoRALR: "LoRA learning rate", job.OutputDir: "output folder", job.DType: "weight type",
-}
-
-// changesExperiment says whether a changed knob makes it another experiment:
-// micro-batch with exact accumulation, the evaluation batch and the output
-// folder do not.
-func changesExperiment(cs []trainer.Change) bool {
-	for _, c := range cs {
-		switch c.Knob {
-		case job.MicroBatch, job.Accumulation, job.EvalBatch, job.OutputDir, job.NumWorkers, job.GradCkpt:
-		default:
-			return true
-		}
-	}
-	return false
-}
-
-// checkpoints returns what an attempt has saved where it was told to.
-func (r *run) checkpoints(a *attempt) []trainer.Checkpoint {
-	out, ok := a.knobs[job.OutputDir]
-	if !ok || out.Value == "" {
-		return nil
-	}
-	path := out.Value
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(r.o.Dir, path)
-	}
-	var since []trainer.Checkpoint
-	for _, c := range r.set.Checkpoints(r.job, path) {
-		if c.T.After(r.clk.Wall.Add(min(r.clk.Step(), 0) - time.Second)) {
-			since = append(since, c)
-		}
-	}
-	return since
-}
-
-// newestComplete returns the path of the complete checkpoint with the most
-// steps, "" for none.
-func newestComplete(cps []trainer.Checkpoint) string {
-	best, path := int64(-1), ""
-	for _, c := range cps {
-		if c.Complete && c.Step > best {
-			best, path = c.Step, c.Path
-		}
-	}
-	return path
-}
-
 func verdictText(v oom.Verdict) string {
 	what := v.Reason
 	if v.Kind != "" {
@@ -527,6 +431,8 @@ func (a *attempt) howEnded() string {
 		return "ended by the memory guard"
 	case a.ending == runlog.ByLimit:
 		return "hung and was ended"
+	case a.ending == runlog.BySparkrun:
+		return "ended: the loss had diverged"
 	}
 	if e.Signal != "" {
 		return e.Signal

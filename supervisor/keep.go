@@ -7,269 +7,284 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
-	"time"
 
-	"golang.org/x/sys/unix"
-
+	"sparkrun/configs"
 	"sparkrun/internal/event"
 	"sparkrun/internal/job"
+	"sparkrun/ladder"
 	"sparkrun/ladder/trainer"
 )
 
 // An attempt that starts from nothing must not write where an earlier one has
 // saved. Its output folder gets a suffix; where that cannot be done, what was
-// saved is moved aside; where that cannot be done either, there is no retry.
-// Only what came into being during the run is ever moved.
-
-// checkpointDir and checkpointFile match what trainers call their checkpoints.
-// They decide where the output folder is not known, or is one in which the user
-// works.
-var (
-	checkpointDir  = regexp.MustCompile(`^(checkpoint-\d+|(step|epoch|iter|global_step)[-_]?\d+.*|.*-state)$`)
-	checkpointFile = regexp.MustCompile(`\.(safetensors|bin|pt|pth|ckpt|gguf)$`)
-)
-
-// scanMost bounds how many names one look takes; a folder of more than
-// crowdMost is a data set and no output.
-const (
-	scanMost  = 50000
-	crowdMost = 5000
-)
-
-// errScan says that there is too much to look through.
-var errScan = errors.New("too many files to look through")
+// saved is moved aside; where that cannot be done either, or it is not certain
+// what was saved, there is no retry. Only what came into being during the run is
+// ever moved.
 
 // kept is what keepOutput has arranged for the next attempt.
 type kept struct {
 	said    []string        // sentences for the announcement
 	change  *trainer.Change // another output folder, or nil
 	setting job.Setting
+	// moved says where that lies now which was moved aside.
+	moved map[string]string
 }
 
-// keepOutput prepares the output folder of the next attempt, once.
-func (r *run) keepOutput(a *attempt, n int) (kept, error) {
-	out, known := r.job.Knobs[job.OutputDir]
-	if !known || out.Value == "" {
-		return r.moveAside(a, r.o.Dir, 3, true)
+// keepOutput prepares the output folder of the next attempt, which starts over; always
+// gives it another one even if nobody has saved in the old one yet.
+func (r *run) keepOutput(a *attempt, n int, always bool) (kept, error) {
+	out := r.job.Knobs[job.OutputDir]
+	if out.Value == "" {
+		return r.moveUnknown(a)
 	}
-	path := r.abs(out.Value)
+	path, ok := r.onHost(out.Value)
+	if !ok {
+		return r.keepInside(a, n, out, always)
+	}
 	if r.userWorksIn(path) {
-		return r.moveAside(a, path, 1, true)
+		return r.moveAside(a, []string{path}, false)
 	}
-	fresh, err := r.holdsFresh(path)
-	if err == nil && !fresh {
+	folders := r.outputs(a, path, out.Value)
+	fresh := slices.ContainsFunc(folders, r.holdsFresh)
+	lost := ""
+	if !filepath.IsAbs(out.Value) || !fresh {
+		lost = r.elsewhere(a, out.Value, fresh)
+	}
+	shared := r.sharedWith(out.Value)
+	if !fresh && !always && lost == "" && shared == "" {
 		return kept{}, nil
 	}
-	if c, ok := trainer.OutputSuffix(r.job, n); ok {
-		free, err := r.claim(c.To, n)
+	why := fmt.Sprintf("since an earlier attempt has saved in %s", out.Value)
+	switch {
+	case shared != "":
+		why = fmt.Sprintf("since %s saves in %s too", shared, out.Value)
+	case lost != "":
+		why = fmt.Sprintf("since an earlier attempt may have saved in a folder %s: %s", out.Value, lost)
+	case !fresh:
+		why = "a folder of its own for another training method"
+	}
+	turns, fixed := r.turnsOutput(out)
+	if c, ok := trainer.OutputSuffix(r.job, n); ok && turns {
+		own := lost != "" || shared != ""
+		if own {
+			c.To = r.ownName(c.To, n) // nobody else's, wherever it comes to lie
+		}
+		free, err := r.claim(c.To, n, own)
 		if err == nil {
 			c.To = free
 			return kept{
-				said:   []string{fmt.Sprintf("it saves in %s, since an earlier attempt has saved in %s", free, out.Value)},
+				said:   []string{fmt.Sprintf("it saves in %s, %s", free, why)},
 				change: &c, setting: job.Setting{Value: free, Source: out.Source, Where: out.Where},
 			}, nil
 		}
-		r.log.Event(event.Event{Attempt: a.n, Kind: event.Hygiene, Level: event.Warn, Msg: err.Error()})
+		fixed = err.Error()
 	}
-	return r.moveAside(a, path, 1, false)
-}
-
-// abs returns a path of the command as an absolute one.
-func (r *run) abs(path string) string {
-	if filepath.IsAbs(path) {
-		return filepath.Clean(path)
+	r.log.Event(event.Event{Attempt: a.n, Kind: event.Hygiene, Level: event.Info, Msg: "the output folder stays as it is: " + fixed})
+	if shared != "" {
+		return kept{}, r.noRetryUnless(a, fmt.Sprintf("%s saves in %s too, and this one cannot be given another folder: %s", shared, out.Value, fixed))
 	}
-	return filepath.Join(r.o.Dir, path)
-}
-
-// real resolves links, as far as the path exists: two names of one folder must
-// not look like two folders.
-func real(path string) string {
-	if p, err := filepath.EvalSymlinks(path); err == nil {
-		return p
+	if lost == "" && !told(out) {
+		return r.moveAside(a, folders, true)
 	}
-	return filepath.Clean(path)
+	k, err := r.moveAside(a, folders, true)
+	if err != nil {
+		return k, err
+	}
+	more, err := r.moveUnknown(a)
+	k.add(more)
+	if err == nil && len(k.moved) == 0 && strings.HasPrefix(lost, savingDue) {
+		err = r.noRetryUnless(a, lost)
+	}
+	return k, err
 }
 
-// within says whether a path is a folder or lies below it.
-func within(folder, path string) bool {
-	rel, err := filepath.Rel(real(folder), real(path))
-	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+// told says whether the output folder is only what the user says of a command that does
+// not read it from there.
+func told(out job.Setting) bool {
+	return out.Source == job.FromUser && !strings.HasPrefix(out.Where, "{")
 }
 
-// belongings are what must never be moved, nor a folder around them.
-func (r *run) belongings() []string {
-	out := []string{r.o.Dir, r.dir.Path}
-	for _, f := range []string{r.job.Script, r.job.ConfigFile} {
-		if f != "" {
-			out = append(out, r.abs(f))
+// turnsOutput says whether the output folder can be changed in the command, and if not,
+// why.
+func (r *run) turnsOutput(out job.Setting) (bool, string) {
+	if told(out) && !strings.Contains(r.scriptText(), out.Where) {
+		return false, fmt.Sprintf("--knob output_dir has no {output_dir} in the command, which therefore does not read it (nor %s)", out.Where)
+	}
+	turns, why := r.set.CanTurn(r.job, job.OutputDir)
+	if turns && out.Source == job.FromScript && r.o.Shim == ladder.ShimNever {
+		return false, "--shim never"
+	}
+	return turns, why
+}
+
+// keepInside is keepOutput for a folder inside a container only. A new container has a
+// new one; in one that lives on, or in a volume, the old one is still there.
+func (r *run) keepInside(a *attempt, n int, out job.Setting, always bool) (kept, error) {
+	lives := r.job.Container == nil || r.job.Container.Verb != "run"
+	if !a.mayHaveSaved() && !always {
+		return kept{}, nil
+	}
+	turns, fixed := r.turnsOutput(out)
+	if c, ok := trainer.OutputSuffix(r.job, n); ok && turns {
+		c.To = r.ownName(c.To, n)
+		return kept{
+			said:   []string{fmt.Sprintf("it saves in %s, which only the container has", c.To)},
+			change: &c, setting: job.Setting{Value: c.To, Source: out.Source, Where: out.Where},
+		}, nil
+	}
+	if !lives && !r.hasVolume() {
+		return kept{}, nil
+	}
+	return kept{}, r.noRetryUnless(a, fmt.Sprintf("attempt %d may have saved in %s, which only the container has, and the next one cannot be given another folder: %s", a.n, out.Value, fixed))
+}
+
+// hasVolume says whether the container's command names a volume of the engine's, which
+// outlives the container.
+func (r *run) hasVolume() bool {
+	for i, w := range r.o.Argv {
+		word := w
+		if _, value, ok := strings.Cut(w, "="); ok && strings.HasPrefix(w, "--volume") {
+			word = value
+		} else if i == 0 || r.o.Argv[i-1] != "-v" && r.o.Argv[i-1] != "--volume" {
+			if strings.Contains(w, "type=volume") || w == "--volumes-from" || strings.HasPrefix(w, "--volumes-from=") {
+				return true
+			}
+			continue
 		}
-	}
-	return out
-}
-
-// userWorksIn says whether a folder is more than an output folder: it holds the
-// working folder, the script or the runs.
-func (r *run) userWorksIn(path string) bool {
-	for _, inside := range r.belongings() {
-		if within(path, inside) {
+		if host, _, ok := strings.Cut(word, ":"); ok && host != "" && !strings.ContainsAny(host[:1], "/.~$") {
 			return true
 		}
 	}
 	return false
 }
 
+// mayHaveSaved says whether an attempt came so far that it can have saved something.
+func (a *attempt) mayHaveSaved() bool {
+	_, _, said := a.prints.at()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.haveStep || len(said) > 0 || a.end.Sub(a.start) > longRun
+}
+
+// savingDue begins the reason where something must have been saved and is not found.
+const savingDue = "saving was due"
+
+// elsewhere says why an attempt may have saved in another folder than the known one; ""
+// where it has not. fresh says that there is something in the known one.
+func (r *run) elsewhere(a *attempt, value string, fresh bool) string {
+	if !a.mayHaveSaved() {
+		return ""
+	}
+	if word := r.changesFolder(); word != "" && !filepath.IsAbs(value) {
+		return fmt.Sprintf("the script may go to another folder (%s)", word)
+	}
+	a.mu.Lock()
+	first, last := a.first.N, a.last.N
+	a.mu.Unlock()
+	_, _, said := a.prints.at()
+	every, err := strconv.ParseInt(a.knobs[job.SaveSteps].Value, 10, 64)
+	due := err == nil && every > 0 && last/every > max(first-1, a.goesOn)/every
+	switch {
+	case fresh:
+		return ""
+	case len(said) > 0:
+		return fmt.Sprintf("%s, for the output names %s, and nothing is in %s", savingDue, said[0], value)
+	case due:
+		return fmt.Sprintf("%s every %d steps, it made %d, and nothing is in %s", savingDue, every, last, value)
+	}
+	return ""
+}
+
+// changes of the working folder in a script's text.
+var changesDir = regexp.MustCompile(`\bchdir\b|(?m)^\s*(@?hydra\b|import hydra\b|from hydra\b|%cd\b)|@hydra\.main`)
+
+// changesFolder returns the word by which a script seems to go to another folder.
+func (r *run) changesFolder() string {
+	return strings.TrimSpace(changesDir.FindString(r.scriptText()))
+}
+
+// scriptText is the text of the command's script; "" where it is none or cannot be read.
+func (r *run) scriptText() string {
+	if r.job.Script == "" || r.job.Module {
+		return ""
+	}
+	path, ok := r.onHost(r.job.Script)
+	if !ok {
+		return ""
+	}
+	b, err := configs.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+// outputs are the folders that the output folder's name may mean: that below the
+// trainer's own folder, and those below every folder that a process of the attempt was
+// in, as far as they exist.
+func (r *run) outputs(a *attempt, path, value string) []string {
+	out := []string{path}
+	if filepath.IsAbs(value) || r.job.Container != nil {
+		return out
+	}
+	cwds, _, _ := a.prints.at()
+	for _, dir := range cwds {
+		other := filepath.Join(dir, value)
+		if info, err := os.Stat(other); err == nil && info.IsDir() && !r.userWorksIn(other) && real(other) != real(path) {
+			out = append(out, other)
+		}
+	}
+	return out
+}
+
+// noRetryUnless is the reason for no further attempt, or nil where the user allows one
+// all the same.
+func (r *run) noRetryUnless(a *attempt, why string) error {
+	if slices.Contains(r.o.Allow, AllowRestart) {
+		r.log.Event(event.Event{Attempt: a.n, Kind: event.Hygiene, Level: event.Warn, Msg: why + "; it is started over all the same (--allow restart)"})
+		return nil
+	}
+	return fmt.Errorf("%s: no retry, so that nothing is overwritten or moved wrongly; --allow restart starts over all the same", why)
+}
+
+// ownName is a name for the output folder of attempt n that no other run has.
+func (r *run) ownName(wish string, n int) string {
+	suffix := fmt.Sprintf("-a%d", n)
+	return fmt.Sprintf("%s-%s%s", strings.TrimSuffix(wish, suffix), r.letters(), suffix)
+}
+
 // claim makes a folder that nobody else has, so that two runs at once do not take
-// the same: the one wished for, else one with the run's own letters.
-func (r *run) claim(wish string, n int) (string, error) {
-	base := strings.TrimSuffix(wish, fmt.Sprintf("-a%d", n))
+// the same: the one wished for, else one with the run's own letters, which own says that
+// it has already.
+func (r *run) claim(wish string, n int, own bool) (string, error) {
 	for i := range 10 {
 		name := wish
-		if i > 0 {
-			name = fmt.Sprintf("%s-%s-a%d", base, r.letters(), n)
+		if i > 0 && !own {
+			name = r.ownName(wish, n)
 		}
-		if i > 1 {
+		if i > 1 || i > 0 && own {
 			name += fmt.Sprintf("-%d", i)
 		}
-		err := os.Mkdir(r.abs(name), 0o777)
+		path, ok := r.onHost(name)
+		if !ok {
+			return "", fmt.Errorf("the folder %s for attempt %d lies inside the container only", name, n)
+		}
+		err := os.Mkdir(path, 0o777)
 		if err == nil {
+			r.made.mu.Lock()
+			r.claimed = append(r.claimed, path)
+			r.made.mu.Unlock()
 			return name, nil
 		}
 		if !errors.Is(err, fs.ErrExist) {
 			return "", fmt.Errorf("the folder %s for attempt %d cannot be made: %w", name, n, err)
 		}
 	}
-	return "", fmt.Errorf("no free name for the output folder of attempt %d beside %s", n, base)
+	return "", fmt.Errorf("no free name for the output folder of attempt %d beside %s", n, strings.TrimSuffix(wish, fmt.Sprintf("-a%d", n)))
 }
 
 // letters are the four that end the run's ID.
 func (r *run) letters() string { return r.dir.ID[len(r.dir.ID)-4:] }
-
-// since is when the run began, as file systems tell time: they keep coarser
-// times than clocks.
-func (r *run) since() time.Time { return r.began.Add(-10 * time.Millisecond) }
-
-// walk goes through a folder, links of its own name resolved, without what is
-// hidden, installed, a run of ours or a data set.
-func (r *run) walk(root string, f func(path string, d fs.DirEntry, depth int) error) error {
-	root = real(root)
-	runs, seen := filepath.Dir(real(r.dir.Path)), 0
-	aside := regexp.MustCompile(`^attempt-\d+-` + r.letters() + `$`)
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || path == root {
-			return nil //nolint:nilerr // what cannot be read was not written by the run
-		}
-		if seen++; seen > scanMost {
-			return errScan
-		}
-		name := d.Name()
-		if d.IsDir() && (strings.HasPrefix(name, ".") || name == "site-packages" || name == "node_modules" || aside.MatchString(name) || path == runs || path == real(r.dir.Path)) {
-			return fs.SkipDir
-		}
-		if strings.HasPrefix(name, ".") {
-			return nil
-		}
-		err = f(path, d, strings.Count(path[len(root):], string(filepath.Separator)))
-		if err == nil && d.IsDir() && crowded(path) {
-			return fs.SkipDir
-		}
-		return err
-	})
-	if errors.Is(err, fs.SkipAll) {
-		return nil
-	}
-	return err
-}
-
-// crowded says whether a folder has more names than an output has.
-func crowded(dir string) bool {
-	f, err := os.Open(dir)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	names, _ := f.Readdirnames(crowdMost + 1)
-	return len(names) > crowdMost
-}
-
-// holdsFresh says whether any file below a folder was written during the run.
-func (r *run) holdsFresh(root string) (found bool, err error) {
-	err = r.walk(root, func(_ string, d fs.DirEntry, _ int) error {
-		if info, err := d.Info(); err == nil && !d.IsDir() && info.ModTime().After(r.since()) {
-			found = true
-			return fs.SkipAll
-		}
-		return nil
-	})
-	return found, err
-}
-
-// bornSince says whether a file or folder came into being after a moment. Where
-// the file system does not keep that, its last change stands for it.
-func bornSince(path string, info fs.FileInfo, t time.Time) bool {
-	var st unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BTIME, &st)
-	if err == nil && st.Mask&unix.STATX_BTIME != 0 {
-		return time.Unix(st.Btime.Sec, int64(st.Btime.Nsec)).After(t)
-	}
-	return !info.IsDir() && info.ModTime().After(t)
-}
-
-// savedIn lists what came into being below a folder during the run: all of it, or
-// only what looks like a checkpoint.
-func (r *run) savedIn(root string, depth int, onlyCheckpoints bool) ([]string, error) {
-	var out []string
-	err := r.walk(root, func(path string, d fs.DirEntry, at int) error {
-		info, err := d.Info()
-		if err != nil {
-			return nil //nolint:nilerr // gone meanwhile
-		}
-		like := d.IsDir() && checkpointDir.MatchString(d.Name()) || !d.IsDir() && checkpointFile.MatchString(d.Name())
-		if bornSince(path, info, r.since()) && (like || !onlyCheckpoints) {
-			out = append(out, path)
-			if d.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		if d.IsDir() && onlyCheckpoints && at >= depth {
-			return fs.SkipDir
-		}
-		return nil
-	})
-	return out, err
-}
-
-// moveAside renames what came into being during the run into a folder of the
-// attempt's own beside it.
-func (r *run) moveAside(a *attempt, root string, depth int, onlyCheckpoints bool) (kept, error) {
-	saved, err := r.savedIn(root, depth, onlyCheckpoints)
-	if err != nil {
-		// The folder of the job may be huge. Nothing is known to be in danger.
-		r.log.Event(event.Event{Attempt: a.n, Kind: event.Hygiene, Level: event.Warn, Msg: fmt.Sprintf("whether attempt %d has saved below %s cannot be told: %v", a.n, root, err)})
-		return kept{}, nil
-	}
-	aside := map[string]bool{}
-	for _, path := range saved {
-		for _, mine := range r.belongings() {
-			if within(path, mine) {
-				return kept{}, fmt.Errorf("%s holds %s and came into being during the run: no retry, so that nothing of yours is moved", path, mine)
-			}
-		}
-		dir := filepath.Join(filepath.Dir(path), fmt.Sprintf("attempt-%d-%s", a.n, r.letters()))
-		err := os.Mkdir(dir, 0o777)
-		if err == nil || errors.Is(err, fs.ErrExist) {
-			err = os.Rename(path, filepath.Join(dir, filepath.Base(path)))
-		}
-		if err != nil {
-			return kept{}, fmt.Errorf("attempt %d has saved %s, and that cannot be moved aside (%w): no retry, so that nothing is overwritten", a.n, path, err)
-		}
-		aside[dir] = true
-	}
-	var k kept
-	for _, dir := range sortedFiles(aside) {
-		k.said = append(k.said, fmt.Sprintf("what attempt %d saved was moved to %s", a.n, dir))
-	}
-	return k, nil
-}

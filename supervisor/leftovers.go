@@ -3,30 +3,27 @@ package supervisor
 import (
 	"os"
 	"path/filepath"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
 	"sparkrun/supervisor/runlog"
 )
 
-// leftover is the name of a changed copy of a config file, with its run's ID.
-var leftover = regexp.MustCompile(`^\.sparkrun-(\d{8}-\d{6}-[a-z0-9-]+-[0-9a-f]{4})-a\d+-`)
-
-// removeLeftovers removes the changed copies of config files that a run which
-// died without a word has left in a folder, and returns their names. A copy is
-// only taken for such when its run is known, was of this machine and has no
-// supervisor any more: on a shared file system another machine's run may be using
-// its own.
-func removeLeftovers(p runlog.Places, folder, host string) []string {
+// removeLeftovers removes the changed copies of config files and checkpoints that a run which
+// died without a word has left in a folder, and returns their names, and of those that
+// something else was found in where that is kept. A copy is only taken for such when its run
+// is known, was of this machine and has no supervisor any more: on a shared file system
+// another machine's run may be using its own. One of which the run has noted nothing stays.
+func removeLeftovers(p runlog.Places, folder, host string) (removed []string, kept map[string]string) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
-	var removed []string
+	kept = map[string]string{}
 	for _, e := range entries {
 		m := leftover.FindStringSubmatch(e.Name())
-		if m == nil || !e.Type().IsRegular() || runlog.Running(p, m[1]) {
+		if m == nil || !e.Type().IsRegular() && !e.IsDir() || runlog.Running(p, m[1]) {
 			continue
 		}
 		dir, err := runlog.Resolve(p, m[1])
@@ -44,11 +41,19 @@ func removeLeftovers(p runlog.Places, folder, host string) []string {
 				continue
 			}
 		}
-		if os.Remove(filepath.Join(folder, e.Name())) == nil {
+		at := slices.IndexFunc(readMade(dir), func(m made) bool { return filepath.Base(m.Top) == e.Name() })
+		if at < 0 {
+			continue
+		}
+		switch to, err := readMade(dir)[at].remove(filepath.Join(folder, e.Name())); {
+		case err != nil: // told by its name, which it keeps
+		case to != "":
+			kept[e.Name()] = to
+		default:
 			removed = append(removed, e.Name())
 		}
 	}
-	return removed
+	return removed, kept
 }
 
 // sameBoot says whether the machine has not been started anew since.

@@ -11,8 +11,9 @@ import (
 
 // tellLost says what became of earlier runs on this machine that have no end: the
 // power was cut under them, or the machine froze. It also notes how much memory
-// this boot has when nothing of ours runs yet.
-func (r *run) tellLost(ctx context.Context) {
+// this boot has when nothing of ours runs yet, and then removes what such runs have left
+// in folders: while one is looked at it seems to be running.
+func (r *run) tellLost(ctx context.Context, folders []string) {
 	defer close(r.lookedBack)
 	held := gate.Sizes("/")
 	r.mu.Lock()
@@ -24,6 +25,7 @@ func (r *run) tellLost(ctx context.Context) {
 			Data: map[string]any{"run": rec.ID, "dir": rec.Dir, "attempt": rec.Attempt, "what": rec.What, "verdict": rec.Verdict.Answer},
 		})
 	}
+	r.tidy(folders)
 	if r.start0.Known {
 		if err := gate.NoteIdle(r.stateDir(), bootID(), r.start0.AvailKiB); err != nil {
 			r.diag.Debug("the idle value of this boot is not kept", "err", err)

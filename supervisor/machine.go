@@ -75,6 +75,9 @@ type Input struct {
 	Retry     bool
 	Changed   bool
 	Exhausted bool
+	// AsAsked says, of a success, that no change that was announced for the attempt was
+	// really made.
+	AsAsked bool
 	// Success says, of Judged, that the training is through: status 0 alone may
 	// hide a death.
 	Success bool
@@ -82,7 +85,8 @@ type Input struct {
 	// whose 125 to 127 may be the engine's own.
 	Container bool
 	// By says, of ChildEnded, that sparkrun itself ended the attempt: ByGuard for
-	// want of memory, ByLimit because it hung. Empty where it was the child.
+	// want of memory, ByLimit because it hung, BySparkrun because its loss had
+	// diverged. Empty where it was the child.
 	By     runlog.EndedBy
 	Reason string
 }
@@ -100,7 +104,8 @@ const (
 	StopAsked     InputKind = "stop-asked"
 	ChildEnded    InputKind = "child-ended"
 	AttemptLost   InputKind = "attempt-lost"
-	Hung          InputKind = "hung" // nothing moves any more after an out-of-memory line
+	Hung          InputKind = "hung"     // nothing moves any more after an out-of-memory line
+	Diverged      InputKind = "diverged" // the loss is of no use any more, and that is to end it
 	Judged        InputKind = "judged"
 	GateOpen      InputKind = "gate-open"
 )
@@ -113,13 +118,14 @@ type Action string
 const (
 	DoPreflight Action = "preflight"
 	DoStart     Action = "start"
-	DoStop      Action = "stop"   // forward the signal, start the grace
-	DoHurry     Action = "hurry"  // shorten the grace
-	DoEnd       Action = "end"    // end an attempt that hangs
-	DoJudge     Action = "judge"  // evidence -> verdict -> next rung
-	DoGate      Action = "gate"   // wait for memory, drop caches
-	DoCancel    Action = "cancel" // give up what is under way in verdict or gate
-	DoFinish    Action = "finish" // write the end, print the summary
+	DoStop      Action = "stop"     // forward the signal, start the grace
+	DoHurry     Action = "hurry"    // shorten the grace
+	DoEnd       Action = "end"      // end an attempt that hangs
+	DoEndLoss   Action = "end-loss" // end an attempt whose loss has diverged
+	DoJudge     Action = "judge"    // evidence -> verdict -> next rung
+	DoGate      Action = "gate"     // wait for memory, drop caches
+	DoCancel    Action = "cancel"   // give up what is under way in verdict or gate
+	DoFinish    Action = "finish"   // write the end, print the summary
 )
 
 // signalNumber maps the signals a user can stop a run with.
@@ -205,6 +211,10 @@ func Next(m Machine, in Input) (Machine, []Action) {
 			if m.State == Running {
 				return m, []Action{DoEnd}
 			}
+		case Diverged:
+			if m.State == Running {
+				return m, []Action{DoEndLoss}
+			}
 		}
 	case Verdict:
 		if in.Kind == Judged {
@@ -232,7 +242,7 @@ func onJudged(m Machine, in Input) (Machine, []Action) {
 	case in.Retry:
 		m.State = Gate
 		return m, []Action{DoGate}
-	case in.Success && m.Changed:
+	case in.Success && m.Changed && !in.AsAsked:
 		return m.end(SucceededChanged, in.Status, m.EndedBy, in.Reason)
 	case in.Success:
 		return m.end(Succeeded, in.Status, m.EndedBy, in.Reason)
@@ -246,6 +256,8 @@ func onJudged(m Machine, in Input) (Machine, []Action) {
 		status = StatusGuard
 	case runlog.ByLimit:
 		status = StatusLimit
+	case runlog.BySparkrun:
+		status = StatusGuard // for a loss that diverged: one more watch that ended it
 	}
 	return m.end(Failed, status, m.EndedBy, in.Reason)
 }

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -11,8 +12,10 @@ import (
 
 	"sparkrun/internal/event"
 	"sparkrun/internal/hostfacts"
+	"sparkrun/internal/job"
 	"sparkrun/internal/meminfo"
 	"sparkrun/internal/sample"
+	"sparkrun/ladder"
 	"sparkrun/ladder/trainer"
 	"sparkrun/preflight"
 	"sparkrun/supervisor/runlog"
@@ -22,7 +25,7 @@ import (
 func (r *run) newManifest() *runlog.Manifest {
 	m := &runlog.Manifest{
 		ID: r.dir.ID, Name: runlog.Name(r.o.Argv, r.o.Name), Argv: r.o.Argv, Cwd: r.o.Dir,
-		Env: r.secrets.Env(r.o.Env), Interpreter: r.job.Interpreter,
+		Env: r.secrets.Env(r.o.Env), Interpreter: r.asked.Interpreter, Nodes: r.asked.Nodes,
 		Start: runlog.StartOf(r.clk), Version: r.o.Version, SupervisorPID: os.Getpid(),
 		Host: runlog.Host{CPUs: runtime.NumCPU()},
 	}
@@ -37,41 +40,41 @@ func (r *run) newManifest() *runlog.Manifest {
 	return m
 }
 
-// tidy removes what a run that died left beside this command's config file.
-func (r *run) tidy(p runlog.Places) {
-	if r.job.ConfigFile == "" {
-		return
+// copyFolders are those in which runs of this command put copies: beside its config file,
+// and in and beside its output folder.
+func (r *run) copyFolders() []string {
+	folders := map[string]bool{}
+	if path, ok := r.onHost(r.asked.ConfigFile); ok && r.asked.ConfigFile != "" {
+		folders[filepath.Dir(path)] = true
 	}
-	path := r.job.ConfigFile
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(r.o.Dir, path)
+	if out := r.set.OutputFolder(r.asked); out != "" {
+		folders[out], folders[filepath.Dir(out)] = true, true
 	}
+	return sortedFiles(folders)
+}
+
+// tidy removes what a run that died left in folders.
+func (r *run) tidy(folders []string) {
 	host, err := os.Hostname()
 	if err != nil {
 		return
 	}
-	for _, name := range removeLeftovers(p, filepath.Dir(path), host) {
-		r.log.Event(event.Event{Kind: event.Hygiene, Level: event.Info, Msg: "removed a copy that a run which died had left: " + name})
+	for _, dir := range folders {
+		removed, kept := removeLeftovers(r.places, dir, host)
+		for _, name := range removed {
+			r.log.Event(event.Event{Kind: event.Hygiene, Level: event.Info, Msg: "removed a copy that a run which died had left: " + name})
+		}
+		for name, to := range kept {
+			r.log.Event(event.Event{Kind: event.Hygiene, Level: event.Warn, Msg: keptWords(name, to), Data: map[string]any{"path": name, "to": to}})
+		}
 	}
 }
 
 // findOut fills in what takes a moment to find out.
 func (r *run) findOut(ctx context.Context) {
 	git, ok := runlog.Git(r.o.Dir)
-	hashes := map[string]string{}
-	for _, f := range []string{r.job.Script, r.job.ConfigFile} {
-		if f == "" || r.job.Module && f == r.job.Script {
-			continue
-		}
-		path := f
-		if !filepath.IsAbs(path) {
-			path = filepath.Join(r.o.Dir, path)
-		}
-		if h, err := runlog.HashFile(path); err == nil {
-			hashes[f] = h
-		}
-	}
-	pkgs := preflight.Packages(r.job.Interpreter)
+	hashes := r.hashes
+	pkgs := preflight.Packages(r.asked.Interpreter)
 	facts, err := hostfacts.Read(ctx)
 	if err != nil {
 		r.diag.Warn("host facts incomplete", "err", err)
@@ -192,12 +195,20 @@ func (s *saver) put(m *runlog.Manifest) <-chan struct{} {
 	return job.done
 }
 
+// withoutHalves are the settings without those of which nothing is known but that the
+// shim was to halve them.
+func withoutHalves(k job.Knobs) job.Knobs {
+	out := k.Clone()
+	maps.DeleteFunc(out, func(_ job.Knob, s job.Setting) bool { return s.Value == ladder.Half })
+	return out
+}
+
 // record is one attempt as run.json has it.
 func (r *run) record(a *attempt) runlog.AttemptRecord {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	rec := runlog.AttemptRecord{
-		N: a.n, Rungs: a.rungs, Knobs: a.knobs, Changes: changesOf(a.rewrite),
+		N: a.n, Rungs: a.rungs, Knobs: withoutHalves(a.knobs), Changes: changesOf(a.rewrite),
 		Start: runlog.MomentOf(r.clk, a.start), Log: filepath.Join("attempts", fmt.Sprint(a.n), "output.log"),
 		Loss: runlog.Span{First: a.lossA, Last: a.lossB},
 	}

@@ -10,8 +10,9 @@ import (
 	"sparkrun/internal/clock"
 	"sparkrun/internal/event"
 	"sparkrun/internal/proctree"
+	"sparkrun/internal/sample"
 	"sparkrun/ladder/oom"
-	"sparkrun/ladder/trainer"
+	"sparkrun/ladder/trainer/progress"
 	"sparkrun/supervisor/follow"
 	"sparkrun/supervisor/gate"
 	"sparkrun/supervisor/holder"
@@ -125,7 +126,6 @@ func (r *run) followLines(ctx context.Context, a *attempt, rd *follow.Reader) {
 	if r.tableErr != nil {
 		r.log.Event(event.Event{Kind: event.Internal, Level: event.Error, Msg: "no crash signatures, verdicts rest on the other evidence alone: " + r.tableErr.Error()})
 	}
-	progress := r.set.NewProgress(r.job)
 	idx, err := holder.OpenIndex(a.dir)
 	if err != nil {
 		r.log.Event(event.Event{Attempt: a.n, Kind: event.Internal, Level: event.Warn, Msg: "line times are those of reading, not of printing: " + err.Error()})
@@ -150,9 +150,8 @@ func (r *run) followLines(ctx context.Context, a *attempt, rd *follow.Reader) {
 		l.Text = clean
 		lastLine = l.T
 		ol := oom.Line{N: lineNo, Offset: l.Offset, T: l.T, Text: text}
-		if step, ok := progress.Line(text, l.T); ok {
+		if step, ok := r.onLine(a, text, l.T); ok {
 			ol.Advance, ol.Step = step.Advance, step.N
-			r.onStep(a, step, l.T)
 		}
 		scanner.Feed(ol)
 		_, pending := scanner.Pending()
@@ -175,15 +174,42 @@ func (r *run) followLines(ctx context.Context, a *attempt, rd *follow.Reader) {
 	}
 	split.Close()
 	folder.Close()
+	a.logs.stop(2 * time.Second)
+	a.stepMu.Lock()
 	r.flushStep(a)
+	a.stepMu.Unlock()
 	a.mu.Lock()
 	a.output, a.lastLine = scanner.Output(), lastLine
 	a.mu.Unlock()
 }
 
-// onStep takes one progress line.
-func (r *run) onStep(a *attempt, s trainer.Step, t time.Time) {
+// onLine takes one line of output, and says what it tells of the training.
+func (r *run) onLine(a *attempt, text string, t time.Time) (progress.Step, bool) {
+	a.stepMu.Lock()
+	defer a.stepMu.Unlock()
+	s, ok := a.steps.Line(text, t)
+	if ok {
+		r.onStep(a, s, t)
+	}
+	return s, ok
+}
+
+// onRecord takes one record of the trainer's own log file.
+func (r *run) onRecord(a *attempt, record []byte, t time.Time) {
+	a.stepMu.Lock()
+	defer a.stepMu.Unlock()
+	if s, ok := a.steps.Record(record, t); ok {
+		r.onStep(a, s, t)
+	}
+}
+
+// onStep takes one step; a.stepMu is held.
+func (r *run) onStep(a *attempt, s progress.Step, t time.Time) {
+	r.watchLoss(a, s, t)
 	a.mu.Lock()
+	if eta, ok := a.steps.ETA(t); ok && s.Advance {
+		a.eta = sample.Known(eta.Seconds())
+	}
 	if s.Loss.OK {
 		if !a.lossA.OK {
 			a.lossA = s.Loss
@@ -207,6 +233,7 @@ func (r *run) onStep(a *attempt, s trainer.Step, t time.Time) {
 	a.quiet.step(s.StepTimeS)
 	r.progress(a, s, t)
 	if s.Checkpoint != "" {
+		a.prints.say(s.Checkpoint)
 		r.log.Event(event.Event{T: t, Attempt: a.n, Kind: event.Checkpoint, Level: event.Info, Msg: "checkpoint saved: " + s.Checkpoint, Data: map[string]any{"path": s.Checkpoint, "step": s.N}})
 	}
 }
@@ -229,7 +256,9 @@ func (r *run) watchTree(ctx context.Context, a *attempt) {
 	held := false // looked up once after the first second
 	for {
 		began := time.Now()
-		procs := append(proctree.Walk(a.started.HolderPID), a.box.processes()...)
+		procs := proctree.Walk(a.started.HolderPID)
+		a.prints.look(procs)
+		procs = append(procs, a.box.processes()...)
 		pids := make([]int, 0, len(procs))
 		a.mu.Lock()
 		for _, p := range procs {

@@ -47,10 +47,21 @@ type Options struct {
 	NoPTY                      bool
 	Quiet                      bool
 
-	DropCaches    string // "auto", "system", "files" or "never"
-	Cgroup        string
-	MinFree       uint64 // bytes the file system of the run must keep free
-	ProfileDirs   []string
+	// Shim is "auto" (from the second attempt on, where nothing else turns a setting),
+	// "always" or "never".
+	Shim string
+	// Resume is "auto", "never", or the path of a checkpoint to go on from.
+	Resume string
+	// OnDivergence is "warn" or "stop".
+	OnDivergence string
+
+	DropCaches  string // "auto", "system", "files" or "never"
+	Cgroup      string
+	MinFree     uint64 // bytes the file system of the run must keep free
+	ProfileDirs []string
+	// ProfileFile is the settings file beside the job, which may hold profiles under
+	// "trainers:"; empty for none.
+	ProfileFile   string
 	ThermalConfig string
 
 	// HangAfter is how long an attempt may stand still after an out-of-memory line,

@@ -29,6 +29,8 @@ import (
 	"sparkrun/ladder"
 	"sparkrun/ladder/oom"
 	"sparkrun/ladder/trainer"
+	"sparkrun/ladder/trainer/progress"
+	"sparkrun/ladder/trainer/shim"
 	"sparkrun/sampler"
 	"sparkrun/sampler/throttle"
 	"sparkrun/supervisor/follow"
@@ -44,6 +46,10 @@ type run struct {
 	path string // of the program to execute
 	job  job.Job
 	argv []string // with placeholders filled in
+
+	// asked is the job as it was understood at the start: nobody changes it, and every
+	// goroutine may read it. job has in addition what was learned since.
+	asked job.Job
 
 	set *trainer.Set
 	lad ladder.Ladder
@@ -104,6 +110,29 @@ type run struct {
 	// lookedBack is closed when earlier runs without an end have been told.
 	lookedBack chan struct{}
 	advice     []string
+	// modelParams counts the base model's parameters, modelFrom says what told; known
+	// before the first attempt starts.
+	modelParams sample.Num
+	modelFrom   string
+	// modelQuantised names the format of weights that are quantised on disk already.
+	modelQuantised string
+	// refused are the knobs that could not be turned in this command when it was
+	// tried, with the reason.
+	refused map[job.Knob]string
+	// made is what was made among the user's files, removed at the end.
+	made madeList
+	// looked is what was last read from the disk for a decision; hashes are the sums of
+	// the command's own files at the start.
+	looked *looked
+	hashes map[string]string
+	// claimed are the output folders that were made for attempts; behind made.mu.
+	claimed []string
+	marks   marks
+	// before has what lay in the job's folders before the first attempt, where the file
+	// system does not tell when a file came into being; noBirth takes every one for such.
+	before   map[fileID]bool
+	noBirth  bool
+	trackers trackers
 
 	treePIDs atomic.Pointer[[]int]
 	diskFull sync.Once
@@ -270,11 +299,8 @@ func (r *run) understand() error {
 	if r.path, err = lookCommand(r.argv[0], r.o.Dir, r.o.Env); err != nil {
 		return err
 	}
-	if r.set, err = trainer.Load(r.o.ProfileDirs); err != nil {
-		return failf(StatusError, "trainer profile: %w", err)
-	}
-	if r.lad, err = ladder.Load(r.o.Ladder); err != nil {
-		return failf(StatusError, "ladder: %w", err)
+	if err := r.understandCommand(); err != nil {
+		return err
 	}
 	if r.heat, err = thresholds(r.o.ThermalConfig); err != nil {
 		return failf(StatusError, "throttle thresholds: %w", err)
@@ -284,13 +310,11 @@ func (r *run) understand() error {
 			return failf(StatusError, "--cgroup %s: no cgroup folder that can be written (its cgroup.procs)", r.o.Cgroup)
 		}
 	}
-	for _, name := range append(append([]string{}, r.o.Allow...), r.o.Deny...) {
-		if !slices.Contains(r.lad.RungNames(), name) {
-			return failf(StatusError, "ladder %s has no rung %q; its rungs are %s", r.o.Ladder, name, strings.Join(r.lad.RungNames(), ", "))
+	if r.resumePath() != "" {
+		r.looked = r.look(r.job)
+		if c := chooseResume(r.resumeInput(nil, nil, false)); c.Refuse != "" {
+			return failf(StatusError, "--resume %s: %s", r.o.Resume, c.Refuse)
 		}
-	}
-	if r.job, err = r.set.Understand(r.o.Argv, r.o.Dir, r.o.Env, r.o.Knobs); err != nil {
-		return failf(StatusError, "%w", err)
 	}
 	r.start0 = gate.Read("/")
 	if err := r.o.Guard.CheckFor(r.start0.TotalKiB); err != nil && !r.o.Guard.Off {
@@ -300,6 +324,48 @@ func (r *run) understand() error {
 		return failf(StatusError, "--guard-floor: the floor of %s is not below the %s that are available now, so that the guard would end the command at once; lower it, free memory, or take --no-guard",
 			guard.Size(floor), guard.Size(r.start0.AvailKiB))
 	}
+	return nil
+}
+
+// loadProfiles reads the trainer profiles: the built-in ones, those of the user's
+// folders, and those beside the job.
+func loadProfiles(o Options) (*trainer.Set, error) {
+	set, err := trainer.Load(o.ProfileDirs)
+	if err == nil && o.ProfileFile != "" {
+		err = set.AddLocal(o.ProfileFile)
+	}
+	if err != nil {
+		return nil, failf(StatusError, "trainer profile: %w", err)
+	}
+	return set, nil
+}
+
+// understandCommand reads profiles and ladder, and what the command says of itself.
+func (r *run) understandCommand() error {
+	var err error
+	if r.set, err = loadProfiles(r.o); err != nil {
+		return err
+	}
+	if r.lad, err = ladder.Load(r.o.Ladder); err != nil {
+		return failf(StatusError, "ladder: %w", err)
+	}
+	rungs := r.lad.RungNames()
+	for _, name := range r.o.Deny {
+		if !slices.Contains(rungs, name) {
+			return failf(StatusError, "--deny: ladder %s has no rung %q; its rungs are %s", r.o.Ladder, name, strings.Join(rungs, ", "))
+		}
+	}
+	allowances := append(ladder.Allowances(), AllowRestart)
+	for _, name := range r.o.Allow {
+		if !slices.Contains(rungs, name) && !slices.Contains(allowances, name) {
+			return failf(StatusError, "--allow: ladder %s has no rung %q; there are %s, and beside the rungs %s", r.o.Ladder, name, strings.Join(rungs, ", "), strings.Join(allowances, ", "))
+		}
+	}
+	if r.job, err = r.set.Understand(r.o.Argv, r.o.Dir, r.o.Env, r.o.Knobs); err != nil {
+		return failf(StatusError, "%w", err)
+	}
+	r.asked = r.job
+	r.hashes = r.hashOwn()
 	return nil
 }
 
@@ -320,6 +386,11 @@ func (r *run) open(life context.Context) (err error) {
 			}
 		}
 	}()
+	if err := shim.CanUse(r.dir.Attempt(1)); err != nil && r.job.ShimRefused == "" && r.job.Container == nil {
+		// Said at the start and not at the first death.
+		r.job.ShimRefused = err.Error()
+		r.asked.ShimRefused = r.job.ShimRefused
+	}
 	if r.log, err = runlog.OpenLog(r.dir, r.clk); err != nil {
 		return failf(StatusError, "%w", err)
 	}
@@ -369,16 +440,17 @@ func (r *run) open(life context.Context) (err error) {
 	} else {
 		go r.meetGPU(life)
 	}
+	if r.next, err = r.firstAttempt(); err != nil {
+		return failf(StatusError, "%w", err)
+	}
+	r.trackers = r.findTrackers()
 	r.man = r.newManifest()
 	r.m = Machine{State: Preflight}
 	r.saver = startSaver(r.dir, func(err error) {
 		r.log.Event(event.Event{Kind: event.Internal, Level: event.Error, Msg: err.Error()})
 	})
-	go r.tellLost(life)
-	r.describe = sync.OnceFunc(func() {
-		r.findOut(life)
-		r.tidy(places)
-	})
+	go r.tellLost(life, r.copyFolders())
+	r.describe = sync.OnceFunc(func() { r.findOut(life) })
 	return nil
 }
 
@@ -480,6 +552,8 @@ func (r *run) do(ctx context.Context, a Action) {
 		r.hurry()
 	case DoEnd:
 		r.endHung()
+	case DoEndLoss:
+		r.endDiverged()
 	case DoJudge:
 		r.att.judging = true
 		go r.judge(ctx, r.att)
@@ -587,13 +661,11 @@ func (r *run) askStop(ctx context.Context, name string) {
 // start begins the next attempt.
 func (r *run) start() {
 	a := r.next
-	if a == nil {
-		a = r.newAttempt(1)
-		a.knobs = r.job.Knobs
-		a.rewrite = trainer.Rewrite{Argv: r.argv}
-	}
 	r.next = nil
 	r.att = a
+	a.job = r.job
+	a.job.Knobs = a.knobs
+	a.diverge = r.divergence(a)
 	r.all = append(r.all, a)
 	if info, err := meminfo.Read("/"); err == nil {
 		a.baseKiB, _ = info.Available()
@@ -636,7 +708,7 @@ func (r *run) progressNow() (attempt int, step, stepTimeS sample.Num) {
 }
 
 // progress takes a progress line of an attempt.
-func (r *run) progress(a *attempt, s trainer.Step, t time.Time) {
+func (r *run) progress(a *attempt, s progress.Step, t time.Time) {
 	if p := a.pending; p != nil && !s.Advance {
 		fill := func(to *sample.Num, v sample.Num) {
 			if v.OK {
@@ -646,13 +718,17 @@ func (r *run) progress(a *attempt, s trainer.Step, t time.Time) {
 		fill(&p.Loss, s.Loss)
 		fill(&p.LR, s.LR)
 		fill(&p.Tokens, s.Tokens)
+		fill(&p.TokensPerS, s.TokensPerS)
 		return
 	}
 	if !s.Advance {
 		return
 	}
 	r.flushStep(a)
-	rec := &runlog.Step{T: t, Attempt: a.n, Step: sample.Known(float64(s.N)), Loss: s.Loss, LR: s.LR, Tokens: s.Tokens, StepTimeS: s.StepTimeS}
+	rec := &runlog.Step{T: t, Attempt: a.n, Step: sample.Known(float64(s.N)), Loss: s.Loss, LR: s.LR, Tokens: s.Tokens, StepTimeS: s.StepTimeS, TokensPerS: s.TokensPerS}
+	if eta, ok := a.steps.ETA(t); ok {
+		rec.EtaS = sample.Known(eta.Round(time.Second).Seconds())
+	}
 	if r.samp != nil {
 		if last, ok := r.samp.Last(); ok {
 			rec.TempC = last.TempC

@@ -30,7 +30,8 @@ func (r *run) show(e event.Event) {
 	}
 	label := string(e.Kind) + ": "
 	switch e.Kind {
-	case event.RunStart, event.RungAnnounce, event.AttemptStart, event.RunStop, event.GateWait, event.GateOpen:
+	case event.RunStart, event.RungAnnounce, event.AttemptStart, event.RunStop, event.GateWait, event.GateOpen,
+		event.ResumeChoice, event.RungRefused, event.RungNotApplied, event.Divergence:
 		label = "" // the sentence says it
 	}
 	if e.Label != "" {
@@ -51,14 +52,14 @@ func (r *run) showChild() {
 }
 
 // nextCommand is the one thing to type next: always a command, never a sentence.
-func (r *run) nextCommand() string {
+func (r *run) nextCommand(checkpoint string) string {
 	switch r.m.State {
 	case Succeeded, SucceededChanged:
 		return "less " + shellLine([]string{filepath.Join(r.dir.Path, "run.log")})
 	case Blocked:
 		return r.o.Prog + " preflight -- " + shellLine(r.secrets.Argv(r.o.Argv))
 	case Stopped:
-		return r.againCommand() + "   (starts from the beginning)"
+		return r.againFrom(checkpoint)
 	}
 	for _, a := range r.advice {
 		// The ladder ends with a ready command where there is one.
@@ -72,11 +73,31 @@ func (r *run) nextCommand() string {
 	return r.o.Prog + " preflight -- " + shellLine(r.secrets.Argv(r.o.Argv))
 }
 
+// againFrom is this call to be typed again, from the newest complete checkpoint where
+// one can be handed over: the same command alone would write over what was saved.
+func (r *run) againFrom(checkpoint string) string {
+	l := r.looked
+	if checkpoint == "" {
+		return r.againCommand("") + "   (starts from the beginning)"
+	}
+	if l == nil || !l.canPass && !l.byShim || r.resumePath() != "" {
+		return r.againCommand("") + "   (starts from the beginning, and may write over " + filepath.Dir(checkpoint) + ")"
+	}
+	return r.againCommand(checkpoint)
+}
+
 // againCommand is this call of sparkrun, to be typed again.
-func (r *run) againCommand() string {
+func (r *run) againCommand(from string) string {
 	args := r.o.Self
 	if len(args) == 0 {
 		args = append([]string{"--"}, r.o.Argv...)
+	}
+	if from != "" {
+		at := 0
+		if args[0] == "run" {
+			at = 1
+		}
+		args = slices.Insert(slices.Clone(args), at, "--resume", from)
 	}
 	safe := r.secrets.Argv(args)
 	line := r.o.Prog + " " + shellLine(safe)

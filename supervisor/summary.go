@@ -12,17 +12,23 @@ import (
 
 // Facts is everything the summary is made from.
 type Facts struct {
-	State     State
-	Status    int
-	EndedBy   string
-	Reason    string
-	Attempts  []AttemptFacts
-	Changes   []string // what the last attempt did differently, as "length 4096 -> 2048"
-	FirstStep int64
-	LastStep  int64
-	StepTotal int64
-	FirstLoss sample.Num
-	LastLoss  sample.Num
+	State    State
+	Status   int
+	EndedBy  string
+	Reason   string
+	Attempts []AttemptFacts
+	Changes  []string // what the last attempt did differently, as "length 4096 -> 2048"
+	// OtherExperiment says that the last attempt trains by another method than asked
+	// for; Diverged how its loss went wrong, "" if it did not.
+	OtherExperiment bool
+	Diverged        string
+	FirstStep       int64
+	LastStep        int64
+	StepTotal       int64
+	// StepTimeS is seconds for one optimizer step at last, EtaS what was left then.
+	StepTimeS, EtaS sample.Num
+	FirstLoss       sample.Num
+	LastLoss        sample.Num
 	// Checkpoint is the newest complete one, "" for none; Output the folder of
 	// the last attempt where it is not the one that was asked for.
 	Checkpoint string
@@ -90,6 +96,9 @@ func resultLine(f Facts) string {
 		s = "succeeded in " + attempts + ", exactly as asked"
 	case SucceededChanged:
 		s = "succeeded in " + attempts + ", but not as asked: " + strings.Join(f.Changes, ", ")
+		if f.OtherExperiment {
+			s = "succeeded in " + attempts + ", but as ANOTHER EXPERIMENT: " + strings.Join(f.Changes, ", ")
+		}
 	case Exhausted:
 		s = "out of memory in every attempt (" + attempts + "); exit status 75"
 		if f.Reason != "" {
@@ -112,6 +121,13 @@ func resultLine(f Facts) string {
 			s += ": " + f.Reason
 		}
 	}
+	if f.Diverged != "" {
+		if f.State == Succeeded || f.State == SucceededChanged {
+			s = "NOT GOOD, the loss diverged (" + f.Diverged + "), although the command says success: " + s
+		} else {
+			s += "; the loss had diverged: " + f.Diverged
+		}
+	}
 	return "result: " + s + " (" + human(f.Took) + ")"
 }
 
@@ -124,6 +140,13 @@ func progressLine(f Facts) string {
 		s := fmt.Sprintf("step %d to %d", f.FirstStep, f.LastStep)
 		if f.StepTotal > 0 {
 			s += fmt.Sprintf(" of %d", f.StepTotal)
+		}
+		if f.StepTimeS.OK && f.StepTimeS.V >= 0.001 {
+			s += fmt.Sprintf(" (%s a step", human(time.Duration(f.StepTimeS.V*float64(time.Second))))
+			if left := time.Duration(f.EtaS.V * float64(time.Second)); f.EtaS.OK && left > 0 && f.LastStep < f.StepTotal && f.State != Succeeded && f.State != SucceededChanged {
+				s += ", about " + human(left) + " were left"
+			}
+			s += ")"
 		}
 		parts = append(parts, s)
 	}
@@ -202,6 +225,8 @@ func clip(s string, n int) string {
 // human writes a duration as a person would say it.
 func human(d time.Duration) string {
 	switch {
+	case d < 95*time.Millisecond:
+		return fmt.Sprintf("%.0f ms", float64(d.Microseconds())/1e3)
 	case d < 10*time.Second:
 		return fmt.Sprintf("%.1f s", d.Seconds())
 	case d < 2*time.Minute:

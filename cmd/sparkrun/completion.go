@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sparkrun/ladder"
+	"sparkrun/supervisor"
 )
 
 // completes gives a flag its values for <TAB>. It can only fail for a flag that
@@ -39,6 +40,21 @@ func (f *runFlags) completions(c *cobra.Command, e environment) {
 		cobra.CompletionWithDesc("files", "of the files that the job had mapped"),
 		cobra.CompletionWithDesc("never", "leave the page cache alone"),
 	))
+	completes(c, "shim", fixed(
+		cobra.CompletionWithDesc("auto", "from attempt 2 on, where nothing else turns a setting"),
+		cobra.CompletionWithDesc("always", "in every attempt, to see what the code sets"),
+		cobra.CompletionWithDesc("never", "leave what stands in the code alone"),
+	))
+	completes(c, "resume", func(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return beginning([]cobra.Completion{
+			cobra.CompletionWithDesc("auto", "from the newest complete checkpoint"),
+			cobra.CompletionWithDesc("never", "start over"),
+		}, typed), cobra.ShellCompDirectiveDefault // or a path
+	})
+	completes(c, "on-divergence", fixed(
+		cobra.CompletionWithDesc("warn", "say it and go on"),
+		cobra.CompletionWithDesc("stop", "end the command"),
+	))
 	completes(c, "guard-on-cotenant", fixed(
 		cobra.CompletionWithDesc("kill", "end the command, start it again unchanged when memory is back"),
 		cobra.CompletionWithDesc("warn", "say it; end the command only at the very end"),
@@ -55,7 +71,7 @@ func (f *runFlags) completions(c *cobra.Command, e environment) {
 		// A ladder can be a file too: the shell offers those where no name fits.
 		return beginning(names, typed), cobra.ShellCompDirectiveDefault
 	})
-	rungs := func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	complete := func(cmd *cobra.Command, typed string, more bool) ([]cobra.Completion, cobra.ShellCompDirective) {
 		// The ladder may be named in the environment or in a settings file;
 		// whatever is wrong with those is told when the command is run.
 		if dir, err := os.Getwd(); err == nil {
@@ -73,10 +89,21 @@ func (f *runFlags) completions(c *cobra.Command, e environment) {
 				names = append(names, before+name)
 			}
 		}
+		if more {
+			for _, name := range append(ladder.Allowances(), supervisor.AllowRestart) {
+				if !slices.Contains(strings.Split(before, ","), name) {
+					names = append(names, before+name)
+				}
+			}
+		}
 		return beginning(names, typed), cobra.ShellCompDirectiveNoFileComp
 	}
-	completes(c, "allow", rungs)
-	completes(c, "deny", rungs)
+	completes(c, "allow", func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return complete(cmd, typed, true)
+	})
+	completes(c, "deny", func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return complete(cmd, typed, false)
+	})
 	for _, flag := range []string{"runs-dir", "profiles", "cgroup"} {
 		completes(c, flag, folders)
 	}

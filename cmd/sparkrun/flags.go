@@ -16,6 +16,7 @@ import (
 
 	"sparkrun/configs"
 	"sparkrun/internal/job"
+	"sparkrun/ladder/trainer"
 	"sparkrun/supervisor/guard"
 )
 
@@ -23,6 +24,7 @@ import (
 type runFlags struct {
 	name, runsDir, ladder, dropCaches, cgroup, thermalConfig, minFree string
 	guardFloor, guardSoft, guardCotenant                              string
+	shim, resume, onDivergence                                        string
 	interval, grace, gateLimit, hangAfter                             time.Duration
 	maxAttempts                                                       int
 	noRetry, exact, force, strict, noPreflight, noPTY, quiet          bool
@@ -39,10 +41,13 @@ func (f *runFlags) add(set *pflag.FlagSet) {
 	set.IntVar(&f.maxAttempts, "max-attempts", 8, "most attempts in one run")
 	set.BoolVar(&f.noRetry, "no-retry", false, "never try again; the verdict is given all the same")
 	set.BoolVar(&f.exact, "exact", false, "only changes that leave the training the same")
-	set.StringSliceVar(&f.allow, "allow", nil, "allow a rung that needs consent, as bf16-lora")
+	set.StringSliceVar(&f.allow, "allow", nil, "allow what needs consent: a rung as bf16-lora, or smaller-batch, keep-tokens, restart")
 	set.StringSliceVar(&f.deny, "deny", nil, "leave a rung out, as bf16-lora")
 	set.StringArrayVar(&f.knobs, "knob", nil, "tell a knob of the command, as seq_len=4096; {seq_len} in the command stands for it")
 	set.StringSliceVar(&f.profiles, "profiles", nil, "folder with trainer profiles of your own (*.yaml)")
+	set.StringVar(&f.shim, "shim", "auto", "for values written in the script's code: auto (from attempt 2 on, where needed), always or never")
+	set.StringVar(&f.resume, "resume", "auto", "checkpoint that a retry goes on from: auto (the newest complete one), never, or a path")
+	set.StringVar(&f.onDivergence, "on-divergence", "warn", "when the loss is NaN, infinite or zero: warn, or stop the command")
 	set.StringVar(&f.dropCaches, "drop-caches", "auto", "page cache dropped between attempts: auto, system, files or never")
 	set.StringVar(&f.cgroup, "cgroup", "", "existing cgroup folder the command is put into (v1 memory or v2)")
 	set.BoolVar(&f.noGuard, "no-guard", false, "do not end the command before memory runs out")
@@ -61,6 +66,9 @@ func (f *runFlags) add(set *pflag.FlagSet) {
 	set.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing of our own but warnings and errors")
 }
 
+// settingsFile lies beside the job and holds its settings.
+const settingsFile = "sparkrun.yaml"
+
 // origin says where a setting's value comes from.
 type origin struct{ name, value, from string }
 
@@ -68,7 +76,7 @@ type origin struct{ name, value, from string }
 // ./sparkrun.yaml, then the user's config.yaml. It returns where each value
 // comes from, in order of name.
 func resolve(f *pflag.FlagSet, e environment, dir string) ([]origin, error) {
-	local, err := readSettings(filepath.Join(dir, "sparkrun.yaml"))
+	local, err := readSettings(filepath.Join(dir, settingsFile))
 	if err != nil {
 		return nil, err
 	}
@@ -78,24 +86,27 @@ func resolve(f *pflag.FlagSet, e environment, dir string) ([]origin, error) {
 	}
 	for _, s := range []settings{local, user} {
 		for name := range s.values {
-			if f.Lookup(name) == nil || name == "help" {
-				return nil, fmt.Errorf("%s: no setting is called %q; \"sparkrun config\" lists them", s.path, name)
+			if name == trainer.LocalKey && s.path == local.path {
+				continue // read with the other profiles
+			}
+			if f.Lookup(name) == nil || name == "help" || name == "json" {
+				return nil, fmt.Errorf("%s: no setting is called %q; %q lists them", s.at(name), name, progName()+" config")
 			}
 		}
 	}
 	var out []origin
 	var firstErr error
 	f.VisitAll(func(fl *pflag.Flag) {
-		if fl.Name == "help" {
+		if fl.Name == "help" || fl.Name == "json" {
 			return
 		}
 		from := "built-in"
 		env := "SPARKRUN_" + strings.ToUpper(strings.ReplaceAll(fl.Name, "-", "_"))
-		set := func(values []string, where string) {
-			from = where
+		set := func(values []string, file, where string) {
+			from = file
 			for _, v := range values {
 				if err := fl.Value.Set(v); err != nil && firstErr == nil {
-					firstErr = fmt.Errorf("%s: %q is no value for %s: %w", where, v, fl.Name, err)
+					firstErr = fmt.Errorf("%s: %q is no value for %s, which is %s", where, v, fl.Name, kindOfFlag(fl))
 				}
 			}
 		}
@@ -103,11 +114,11 @@ func resolve(f *pflag.FlagSet, e environment, dir string) ([]origin, error) {
 		case fl.Changed:
 			from = "flag --" + fl.Name
 		case e.getenv(env) != "":
-			set([]string{e.getenv(env)}, env)
+			set([]string{e.getenv(env)}, env, env)
 		case local.values[fl.Name] != nil:
-			set(local.values[fl.Name], local.path)
+			set(local.values[fl.Name], local.path, local.at(fl.Name))
 		case user.values[fl.Name] != nil:
-			set(user.values[fl.Name], user.path)
+			set(user.values[fl.Name], user.path, user.at(fl.Name))
 		}
 		out = append(out, origin{fl.Name, fl.Value.String(), from})
 	})
@@ -128,13 +139,35 @@ func configFolder(e environment) string {
 type settings struct {
 	path   string
 	values map[string][]string
+	lines  map[string]int
+}
+
+// at names the place of a setting: FILE:LINE.
+func (s settings) at(name string) string {
+	if n := s.lines[name]; n > 0 {
+		return fmt.Sprintf("%s:%d", s.path, n)
+	}
+	return s.path
+}
+
+// kindOfFlag says in a person's words what a setting's value is.
+func kindOfFlag(f *pflag.Flag) string {
+	switch f.Value.Type() {
+	case "int":
+		return "a whole number"
+	case "duration":
+		return "a time as 30s, 5m or 2h"
+	case "bool":
+		return "true or false"
+	}
+	return "a " + f.Value.Type()
 }
 
 // readSettings reads a settings file: flag names as keys; a list or a map (for
 // knob) where a flag may be given several times. A file that is not there, or
 // has comments only, sets nothing.
 func readSettings(path string) (settings, error) {
-	s := settings{path: path, values: map[string][]string{}}
+	s := settings{path: path, values: map[string][]string{}, lines: map[string]int{}}
 	data, err := configs.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
@@ -154,6 +187,11 @@ func readSettings(path string) (settings, error) {
 		return s, err
 	}
 	for name, node := range raw {
+		s.lines[name] = node.Line
+		if name == trainer.LocalKey {
+			s.values[name] = nil
+			continue
+		}
 		words, err := settingWords(&node)
 		if err != nil {
 			return s, fmt.Errorf("%s:%d: %s: %w", path, node.Line, name, err)

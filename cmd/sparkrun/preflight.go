@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -39,7 +40,7 @@ Ends with 0 ready, 1 ready with warnings, 2 blocked (125 if it could not be done
 			}
 			report, err := supervisor.PreflightAlone(cmd.Context(), supervisor.Options{
 				Argv: args, Dir: dir, Env: e.env, Exe: exe,
-				ProfileDirs: dirs,
+				ProfileDirs: dirs, ProfileFile: filepath.Join(dir, settingsFile),
 			})
 			if err != nil {
 				return err

@@ -45,7 +45,8 @@ signal), otherwise
 
     0  the child succeeded, on whatever rung; the summary says which
    75  out of memory on every attempt, and the ladder is used up
-   76  stopped by the memory guard or a wedge, with retries off
+   76  stopped by the memory guard or a wedge, with retries off, or for a loss that
+       diverged (--on-divergence stop)
    78  preflight says blocked; nothing was started
   124  a hang after an out-of-memory line (--hang-after)
   125  sparkrun itself failed; also usage, configuration and unwritable folders
@@ -99,7 +100,7 @@ func newRoot(e environment) *cobra.Command {
 		Use:           progName() + " [flags] -- COMMAND [ARG...]",
 		Short:         "Launch a training and get it through the night",
 		Long:          longHelp,
-		Example:       "  sparkrun -- python train.py\n  sparkrun --knob seq_len=4096 -- ./train --len {seq_len}",
+		Example:       fmt.Sprintf("  %[1]s -- python train.py\n  %[1]s --knob seq_len=4096 -- ./train --len {seq_len}", progName()),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,
@@ -126,7 +127,7 @@ func newRoot(e environment) *cobra.Command {
 	so.add(sub.Flags())
 	so.completions(sub, e)
 
-	root.AddCommand(sub, newPreflight(e), newWhy(e), newConfig(e), newVersion(), newExitCodes())
+	root.AddCommand(sub, newPreflight(e), newExplain(e), newTrainers(e), newWhy(e), newConfig(e), newVersion(), newExitCodes())
 	root.AddCommand(hidden(e)...)
 	return root
 }

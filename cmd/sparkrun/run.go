@@ -1,8 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,13 +18,19 @@ func runRun(cmd *cobra.Command, args []string, f *runFlags, e environment) error
 		if cmd.Flags().NFlag() == 0 && cmd.ArgsLenAtDash() < 0 {
 			_ = cmd.Help()
 		}
-		return &exitError{supervisor.StatusError, "no command was given; write it behind --, as in: sparkrun -- python train.py"}
+		return &exitError{supervisor.StatusError, "no command was given; write it behind --, as in: " + progName() + " -- python train.py"}
 	}
 	opts, err := f.options(cmd, args, e)
 	if err != nil {
 		return err
 	}
 	res, err := supervisor.Run(opts)
+	var se *supervisor.StatusErr
+	if errors.As(err, &se) && se.Status == supervisor.StatusNotFound {
+		if like := cmd.Root().SuggestionsFor(args[0]); len(like) > 0 {
+			return &exitError{se.Status, fmt.Sprintf("%v; or did you mean %q?", err, progName()+" "+like[0])}
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -64,12 +73,14 @@ func (f *runFlags) options(cmd *cobra.Command, args []string, e environment) (su
 		Allow: f.allow, Deny: f.deny, Knobs: knobs,
 		Force: f.force, Strict: f.strict, NoPreflight: f.noPreflight,
 		NoPTY: f.noPTY, Quiet: f.quiet,
+		Shim: f.shim, Resume: f.resume, OnDivergence: f.onDivergence,
 		DropCaches: f.dropCaches, Cgroup: f.cgroup, MinFree: minFree,
 		ThermalConfig: f.thermalConfig, Guard: limits, GateLimit: f.gateLimit, HangAfter: f.hangAfter,
 	}
 	if o.ProfileDirs, err = profileDirs(e, f.profiles); err != nil {
 		return none, err
 	}
+	o.ProfileFile = filepath.Join(dir, settingsFile)
 	switch {
 	case o.Interval < time.Second:
 		return none, fmt.Errorf("--interval %s: at least 1s (telemetry.csv has every second anyway)", o.Interval)
@@ -81,6 +92,14 @@ func (f *runFlags) options(cmd *cobra.Command, args []string, e environment) (su
 		return none, fmt.Errorf("--gate-limit %s: not below zero", o.GateLimit)
 	case o.MaxAttempts < 1:
 		return none, fmt.Errorf("--max-attempts %d: at least 1 (--no-retry is another way to say 1)", o.MaxAttempts)
+	}
+	switch {
+	case !slices.Contains([]string{"auto", "always", "never"}, o.Shim):
+		return none, fmt.Errorf("--shim %s: one of auto, always, never", o.Shim)
+	case o.OnDivergence != "warn" && o.OnDivergence != "stop":
+		return none, fmt.Errorf("--on-divergence %s: warn or stop", o.OnDivergence)
+	case o.Resume == "":
+		return none, errors.New("--resume is empty: auto, never, or the path of a checkpoint")
 	}
 	switch o.DropCaches {
 	case "auto", "system", "files", "never":

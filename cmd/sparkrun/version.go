@@ -10,7 +10,7 @@ import (
 )
 
 // release is the version of this source tree; CHANGELOG.md has the same.
-const release = "0.2.0"
+const release = "0.3.0"
 
 // version returns the release with the commit where the build knows it.
 func version() string {

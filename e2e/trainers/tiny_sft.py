@@ -47,6 +47,8 @@ def main():
     if tiny.memory_limit:
         limit_memory(tiny.memory_limit)
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # else gloo's threads abort at times
 
 
 if __name__ == "__main__":

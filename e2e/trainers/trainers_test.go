@@ -78,6 +78,24 @@ func here(t *testing.T, name string) string {
 // returns its exit status and all it printed.
 func run(t *testing.T, dir string, argv ...string) (int, string) {
 	t.Helper()
+	return runIn(t, dir, python(t), argv...)
+}
+
+// environment returns the interpreter of another trainer's environment, which setup.sh
+// has made beside the first.
+func environment(t *testing.T, name string) string {
+	t.Helper()
+	venvs := filepath.Dir(filepath.Dir(filepath.Dir(python(t))))
+	path := filepath.Join(venvs, "venv-"+name, "bin", "python")
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("the environment of %s is missing, make it with e2e/trainers/setup.sh: %v", name, err)
+	}
+	return path
+}
+
+// runIn is run with the programs beside another interpreter in PATH.
+func runIn(t *testing.T, dir, py string, argv ...string) (int, string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -86,7 +104,10 @@ func run(t *testing.T, dir string, argv ...string) (int, string) {
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 30 * time.Second
 	cmd.Env = append(os.Environ(),
-		"PATH="+filepath.Dir(python(t))+string(filepath.ListSeparator)+os.Getenv("PATH"),
+		"PATH="+filepath.Dir(py)+string(filepath.ListSeparator)+os.Getenv("PATH"),
+		"PYTHONPATH="+filepath.Dir(here(t, "make_tiny.py")),
+		"GLOO_SOCKET_IFNAME=lo",
+		"AXOLOTL_DO_NOT_TRACK=1",
 		"HOME="+dir,
 		"XDG_STATE_HOME="+filepath.Join(dir, "state"),
 		"XDG_CONFIG_HOME="+filepath.Join(dir, "config"),
@@ -186,6 +207,7 @@ func TestScriptEndsAtAShorterLength(t *testing.T) {
 	if got := trainedLength(t, filepath.Join(dir, "out*"), 2); got >= 4096 || got < 1024 {
 		t.Errorf("the last checkpoint was trained on rows of %d tokens, want fewer than 4096", got)
 	}
+	batchIs(t, savedArguments(t, py, filepath.Join(dir, "out*")), 2)
 }
 
 // `trl sft` itself: the knobs are in a YAML file, the training is a grandchild.
@@ -221,6 +243,7 @@ bf16: false
 	if got := trainedLength(t, filepath.Join(dir, "out*"), 2); got >= 4096 || got < 1024 {
 		t.Errorf("the last checkpoint was trained on rows of %d tokens, want fewer than 4096", got)
 	}
+	batchIs(t, savedArguments(t, py, filepath.Join(dir, "out*")), 2)
 	now, err := os.ReadFile(config)
 	if err != nil || !bytes.Equal(now, original) {
 		t.Errorf("the user's own sft.yaml was changed: %v\n%s", err, now)

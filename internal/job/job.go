@@ -29,6 +29,9 @@ const (
 	MaxSteps     Knob = "max_steps"       // optimizer steps in the whole run
 	SaveSteps    Knob = "save_steps"      // optimizer steps between checkpoints
 	GradCkpt     Knob = "grad_checkpoint" // activation checkpointing on
+	Optimizer    Knob = "optimizer"       // its name in the trainer's words
+	Epochs       Knob = "epochs"          // passes over the data
+	Model        Knob = "model"           // name or folder of the base model
 )
 
 // Source says where the value of a knob comes from.
@@ -39,6 +42,7 @@ const (
 	FromUser    Source = "user"    // --knob on sparkrun's own command line
 	FromArgv    Source = "argv"    // a flag of the command
 	FromConfig  Source = "config"  // the command's config file
+	FromScript  Source = "script"  // written in the script's code: only the shim turns it
 	FromDefault Source = "default" // the trainer's own default
 )
 
@@ -46,9 +50,14 @@ const (
 type Setting struct {
 	Value  string `json:"value"`
 	Source Source `json:"source"`
-	// Where is the flag, or FILE:LINE of the config, or the profile that
+	// Where is the flag, or FILE:LINE of the config or script, or the profile that
 	// states the default.
 	Where string `json:"where,omitempty"`
+	// Choices are the values that the command allows, none if any is.
+	Choices []string `json:"choices,omitempty"`
+	// Min is the smallest value that the trainer takes, 0 if any is; MinWhy says why.
+	Min    int64  `json:"min,omitempty"`
+	MinWhy string `json:"min_why,omitempty"`
 }
 
 // Knobs maps a knob to its setting. A knob that is not known is not in it.
@@ -108,6 +117,47 @@ type Job struct {
 	// Nodes is how many machines the command says it spans; 0 is not told.
 	Nodes int `json:"nodes,omitempty"`
 
+	// Launchers are what stands in front of the trainer, outermost first: docker,
+	// bash, env, accelerate, uv.
+	Launchers []string `json:"launchers,omitempty"`
+	// TrainerDir is the folder the trainer starts in, as this machine names it;
+	// empty where that lies inside a container only.
+	TrainerDir string `json:"trainer_dir,omitempty"`
+	// Procs is how many processes train on this machine, one for each device; 0 is
+	// not told.
+	Procs int `json:"procs,omitempty"`
+	// Unsure says why the trainer's place in the command is not certain: nothing of
+	// it is changed then.
+	Unsure string `json:"unsure,omitempty"`
+	// Opaque says why the trainer's own words are not seen or left alone although
+	// the shim can reach the processes: a shell script, compose run.
+	Opaque string `json:"opaque,omitempty"`
+	// ShimRefused says why the shim cannot reach the trainer; empty where it can.
+	ShimRefused string `json:"shim_refused,omitempty"`
+	// Image is set for trainers of images, which have no length.
+	Image bool `json:"image,omitempty"`
+	// Family is "per-device" (effective batch = micro-batch x accumulation x
+	// devices) or "global" (the effective batch is a setting of its own); empty
+	// where no profile fits.
+	Family string `json:"family,omitempty"`
+	// Floor is the shortest length the profile allows a rung to go to; 0 says
+	// nothing.
+	Floor int64 `json:"floor,omitempty"`
+	// SelfShrinks says how the trainer makes its batch smaller by itself; empty where
+	// it does not. Two ladders at once are never run.
+	SelfShrinks string `json:"self_shrinks,omitempty"`
+	// Resume is what the trainer makes of a checkpoint.
+	Resume Resume `json:"resume"`
+	// LongRows ends the sentence "rows longer than that ..." for a shorter SeqLen; empty
+	// where that is not known.
+	LongRows string `json:"long_rows,omitempty"`
+	// Unclear are settings that the command gives in a way which is not understood, each
+	// with the reason: they are set, but their value is not known.
+	Unclear map[Knob]string `json:"unclear,omitempty"`
+	// Read are the files that were read to understand the command, each with a hash of
+	// what was in it.
+	Read map[string]string `json:"-"`
+
 	// Profile names the trainer profile that recognised the command; empty when
 	// none did.
 	Profile string `json:"profile,omitempty"`
@@ -115,4 +165,15 @@ type Job struct {
 	// Notes are sentences about what was not understood, to be said at the
 	// start and not at the first death.
 	Notes []string `json:"notes,omitempty"`
+}
+
+// Resume says how a trainer is asked to go on from a checkpoint.
+type Resume struct {
+	// How is "path" (resume_from is given the checkpoint), "auto" (it takes up what
+	// lies in its output folder by itself) or "never".
+	How string `json:"how,omitempty"`
+	// Why says why it is never.
+	Why string `json:"why,omitempty"`
+	// Layout is the checkpoint layout of the output folder (package checkpoint).
+	Layout string `json:"layout,omitempty"`
 }

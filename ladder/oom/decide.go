@@ -189,6 +189,9 @@ func (d *decision) signalled() bool {
 			item.Text = fmt.Sprintf("nothing moved any more; sent %s", s.Name)
 			d.set(NotOOM, "hang", High)
 		}
+	case "divergence":
+		item.Text = fmt.Sprintf("the loss had diverged; sent %s", s.Name)
+		d.set(NotOOM, "divergence", High)
 	case "limit":
 		item.Text = fmt.Sprintf("the time limit was reached; sent %s", s.Name)
 		d.set(NotOOM, "limit", High)

@@ -61,6 +61,26 @@ func outsideCases() map[string]fromOutside {
 			cudaDeath,
 			"not-oom user high",
 		},
+		"ended for a loss that diverged": {
+			Evidence{Signals: []SignalSent{{Name: "SIGTERM", By: "divergence", T: t0.Add(-time.Second)}}, Exit: Exit{Known: true, Signal: "SIGTERM", T: t0}},
+			"{'loss': nan}",
+			"not-oom divergence high",
+		},
+		"a job over two machines, of which only the waiting is seen": {
+			Evidence{Nodes: 2, Exit: failed},
+			"[rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2006\n[rank0]: Watchdog caught collective operation timeout",
+			"not-oom peer-lost medium",
+		},
+		"the same on one machine": {
+			Evidence{Exit: failed},
+			"[rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2006\n[rank0]: Watchdog caught collective operation timeout",
+			"not-oom distributed low",
+		},
+		"a job over two machines with an error of its own": {
+			Evidence{Nodes: 2, Exit: failed},
+			"Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\ntorch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2006",
+			"oom cuda-allocator high",
+		},
 		"the user wins over a kernel record": {
 			Evidence{Signals: []SignalSent{{Name: "SIGTERM", By: "sparkrun", T: t0.Add(-time.Second)}}, Exit: killed, Tree: tree, Kernel: at(0, k1)},
 			"",

@@ -234,7 +234,7 @@ func (d *decision) fromStatus(sig string) {
 	case d.text.state == consequence && d.text.reason == causeNotShown:
 		d.unsure("", causeNotShown)
 	case d.text.state == consequence:
-		d.set(NotOOM, d.text.reason, Low)
+		d.followed()
 	default:
 		d.set(NotOOM, "error", Medium)
 		if d.mem == memLow || hint {
@@ -262,10 +262,25 @@ func (d *decision) noStatus() {
 	case d.torn():
 		d.unsure("unified-driver", "machine-lost")
 	case d.text.state == consequence && d.text.reason != causeNotShown:
-		d.set(NotOOM, d.text.reason, Low)
+		d.followed()
 	default:
 		d.set(NotOOM, "no-sign", Low)
 	}
+}
+
+// peerLost is the reason where only collectives that waited in vain are seen on a job
+// that spans machines: what happened stands in another machine's log.
+const peerLost = "peer-lost"
+
+// followed is a death of which only the consequences are seen.
+func (d *decision) followed() {
+	if d.ev.Nodes < 2 {
+		d.set(NotOOM, d.text.reason, Low)
+		return
+	}
+	d.add("command", Supports, "the job spans %d machines, and here ranks only waited for others in vain", d.ev.Nodes)
+	d.set(NotOOM, peerLost, Medium)
+	d.v.Advice = append(d.v.Advice, "the cause is on another machine: read the log of the rank that was lost first, and its kernel log")
 }
 
 // torn tells that the output ends as a file system leaves it after a power loss.

@@ -182,6 +182,9 @@ type Evidence struct {
 	ShmUsedPct     sample.Num
 	DiskFreeMinKiB sample.Num
 
+	// Nodes is how many machines the command says the job spans; 0 is not told.
+	Nodes int
+
 	Start, End time.Time
 	// Unreadable names sources that could not be read, with the reason.
 	Unreadable []string
@@ -245,7 +248,7 @@ const (
 type Item struct {
 	// Source is "signal", "kernel", "systemd-oomd", "earlyoom", "cgroup", "vmstat",
 	// "output", "exit", "process", "memory", "shm", "disk", "guard", "container",
-	// "boot", "limit", or the name of another daemon or batch system.
+	// "boot", "limit", "command", "shim", or the name of another daemon or batch system.
 	Source string `json:"source"`
 	Weight Weight `json:"weight"`
 	Text   string `json:"text"`

@@ -237,7 +237,24 @@ func (s *Scanner) frame(st *stream, text string) {
 		m = s.t.frameMarks(text)
 		s.frames[strings.Clone(text)] = m
 	}
-	st.marks |= m
+	st.marks = s.t.deeper(st.marks, m)
+}
+
+// deeper adds what a frame says to what those around it say. Some trainers hand the
+// whole step to the optimizer as a closure: what is done inside of it is training, and
+// the optimizer's own state had no part in it.
+func (t *Table) deeper(marks, frame uint64) uint64 {
+	for i := range t.Phases {
+		if t.Phases[i].Phase == PhaseTrain && !t.Phases[i].Generic && frame&(1<<i) != 0 {
+			for k := range t.Phases {
+				if t.Phases[k].Phase == PhaseOptimizer {
+					marks &^= 1 << k
+				}
+			}
+			break
+		}
+	}
+	return marks | frame
 }
 
 // frameMarks returns a bit for each of the phases, then of the causes, then of the

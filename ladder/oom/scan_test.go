@@ -471,3 +471,32 @@ func BenchmarkFeedHits(b *testing.B) {
 		s.Feed(Line{N: n, Text: line})
 	}
 }
+
+// Lightning and others hand the step to the optimizer as a closure: a death inside of it
+// is one of training, one of the optimizer itself is not.
+func TestStepInsideTheOptimizer(t *testing.T) {
+	t.Parallel()
+	const head = `Traceback (most recent call last):
+  File "/x/lightning/pytorch/loops/optimization/automatic.py", line 192, in run
+  File "/x/torch/optim/optimizer.py", line 516, in wrapper
+  File "/x/torch/optim/adam.py", line 226, in step
+`
+	const inside = `  File "/x/lightning/pytorch/plugins/precision/precision.py", line 108, in _wrap_closure
+  File "/x/lightning/fabric/strategies/strategy.py", line 195, in backward
+  File "/x/torch/autograd/graph.py", line 825, in _engine_run_backward
+`
+	const death = "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 16777216 bytes. Error code 12 (Cannot allocate memory)\n"
+	for name, c := range map[string]struct {
+		log  string
+		want Phase
+	}{
+		"in the closure":      {head + inside + death, PhaseTrain},
+		"in the optimizer":    {head + "  File \"/x/torch/optim/adam.py\", line 101, in _init_group\n" + death, PhaseOptimizer},
+		"in a step around it": {"Traceback (most recent call last):\n  File \"/x/t.py\", line 9, in train_one_epoch\n" + strings.TrimPrefix(head, "Traceback (most recent call last):\n") + death, PhaseOptimizer},
+	} {
+		v := loaded(t).Decide(Evidence{Exit: Exit{Known: true, Code: 1, T: t0}, Output: scanText(loaded(t), c.log)})
+		if v.Phase != c.want {
+			t.Errorf("%s: phase %s, want %s", name, v.Phase, c.want)
+		}
+	}
+}

@@ -2,10 +2,12 @@ package trainer
 
 import (
 	"io/fs"
-	"time"
+	"path/filepath"
+	"strconv"
+	"strings"
 
 	"sparkrun/internal/job"
-	"sparkrun/internal/sample"
+	"sparkrun/ladder/trainer/shim"
 )
 
 // Change is one knob that the next attempt has different from the command as
@@ -13,21 +15,24 @@ import (
 type Change struct {
 	Knob job.Knob `json:"knob"`
 	// From is the value in the command as typed, or its default; To the value
-	// that Rewrite puts in its place.
+	// that Rewrite puts in its place: "null" takes the setting away, Half leaves it
+	// to the shim to halve a value that is not known.
 	From string `json:"from"`
 	To   string `json:"to"`
 	// Reason is one short clause for the log: why this knob, why this value.
 	Reason string `json:"reason,omitempty"`
 }
 
-// File is a changed copy of a config file that an attempt needs. The caller
-// creates it (O_EXCL, Mode), and removes it when the run ends.
+// File is a file that an attempt needs: a changed copy of a config file, or one of
+// the shim's. The caller creates it (O_EXCL, Mode) with the folders above it, and
+// removes a copy when the run ends.
 type File struct {
 	// Path is absolute.
 	Path    string
 	Content []byte
 	Mode    fs.FileMode
-	// Original is the absolute path of the user's file, which is never touched.
+	// Original is the absolute path of the user's file, which is never touched; empty
+	// for the shim's.
 	Original string
 }
 
@@ -37,9 +42,14 @@ type File struct {
 type Rewrite struct {
 	Argv []string
 	// Env holds NAME=VALUE words to add: SPARKRUN_KNOB_* with the values in
-	// force.
-	Env     []string
-	Files   []File
+	// force, and what makes Python load the shim.
+	Env   []string
+	Files []File
+	// Dirs are folders that must be there before the command starts. A container's
+	// user, who is often another one, writes into the last.
+	Dirs []string
+	// Shim is the plan of the shim, nil in an attempt without it.
+	Shim    *shim.Plan
 	Diff    []string
 	Changes []Changed
 }
@@ -49,6 +59,7 @@ const (
 	LayerArgv   = "argv"
 	LayerConfig = "config"
 	LayerEnv    = "env"
+	LayerShim   = "shim"
 )
 
 // Changed is one place that a rewrite has changed, in the words of the command
@@ -57,11 +68,12 @@ const (
 // changed config file's copy is not among the changes: File says where the copy
 // is.
 type Changed struct {
-	// Layer is LayerArgv, LayerConfig or LayerEnv.
+	// Layer is LayerArgv, LayerConfig, LayerEnv or LayerShim.
 	Layer string `json:"layer"`
 	// Where is the flag as typed (--max_length), the name of a key=value word
 	// (cutoff_len), FILE:LINE KEY of a config file (FILE KEY for a key that is
-	// added to it), the variable's name, or {placeholder}.
+	// added to it), the variable's name, {placeholder}, or FILE:LINE KNOB of code
+	// that the shim changes (KNOB where the line is not known).
 	Where string `json:"where"`
 	// Before is what stood there, empty for something added: a flag that only
 	// overrides a default or a file has no Before. After is empty for something
@@ -70,41 +82,20 @@ type Changed struct {
 	After  string `json:"after"`
 }
 
-// Step is what one line of output says about the training.
-type Step struct {
-	// N is the last optimizer step known, Total how many there will be; 0 is
-	// unknown. Where a trainer prints losses without a step number and no bar,
-	// N is reckoned from logging_steps or, failing that, counts the log lines.
-	N, Total int64
-	// Loss and LR are known only on lines that carry them. A loss that is NaN
-	// or infinite is left unknown here and sets NonFinite.
-	Loss, LR  sample.Num
-	NonFinite bool
-	// Advance is set when N is larger than on every line before.
-	Advance bool
-	// StepTimeS is seconds per optimizer step: wall clock between two advances,
-	// else the rate that the bar shows.
-	StepTimeS sample.Num
-	// Tokens counts tokens seen since the start of training, as the trainer
-	// reports them.
-	Tokens sample.Num
-	// Checkpoint is the path of a checkpoint that the line says is being saved.
-	// It is not complete until Checkpoints says so.
-	Checkpoint string
-	// Finished is set when the trainer says that training is over.
-	Finished bool
-	// Bar is set when the line is a progress bar.
-	Bar bool
-}
-
-// Checkpoint is one checkpoint folder found.
-type Checkpoint struct {
-	Path     string
-	Step     int64
-	Complete bool
-	// Why says what is missing where Complete is false, or what a resume would
-	// lose where it is true; else empty.
-	Why string
-	// T is when the last file of it was written.
-	T time.Time
+// OutputSuffix returns the change that gives an attempt that starts over an
+// output folder of its own, so that it never writes where an earlier attempt
+// saved: X becomes X-a2. It is false where the output folder is not known.
+func OutputSuffix(j job.Job, attempt int) (Change, bool) {
+	set, ok := j.Knobs[job.OutputDir]
+	if !ok || set.Value == "" || attempt < 2 {
+		return Change{}, false
+	}
+	trimmed := strings.TrimRight(set.Value, "/")
+	if trimmed == "" || filepath.Base(trimmed) == "." || filepath.Base(trimmed) == ".." {
+		return Change{}, false
+	}
+	return Change{
+		Knob: job.OutputDir, From: set.Value, To: trimmed + "-a" + strconv.Itoa(attempt),
+		Reason: "this attempt starts over and must not write where an earlier one saved",
+	}, true
 }

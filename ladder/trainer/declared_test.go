@@ -83,7 +83,7 @@ func TestDeclaredFlagsAreRecognised(t *testing.T) {
 				t.Fatal(err)
 			}
 			changes := []Change{{Knob: job.SeqLen, From: j.Knobs[job.SeqLen].Value, To: strconv.FormatInt(n/2, 10)}}
-			r, err := s.Rewrite(j, changes, "20260101-000000-x-beef", 2, t.TempDir())
+			r, err := s.Rewrite(j, Request{Changes: changes, RunID: "20260101-000000-x-beef", Attempt: 2, AttemptDir: t.TempDir()})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -63,7 +63,7 @@ func TestRewriteChangesOnlyWhatItSays(t *testing.T) {
 				changes = append(changes, Change{Knob: f.knob, From: from.Value, To: strconv.Itoa(rapid.IntRange(100000, 200000).Draw(t, "to"))})
 			}
 		}
-		got, err := s.Rewrite(j, changes, "r", 2, "")
+		got, err := s.Rewrite(j, Request{Changes: changes, RunID: "r", Attempt: 2})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,4 +121,57 @@ func stands(argv []string, flag, value string) bool {
 		}
 	}
 	return false
+}
+
+// Whatever the words are, nothing panics, a command without changes stays as it is, and
+// what is rewritten carries what was asked for.
+func TestAnyWords(t *testing.T) {
+	t.Parallel()
+	s := profiles(t)
+	dir := folder(t, map[string]string{
+		"t.py": hfScript, "p.py": plainScript, "k.py": constScript, "c.yaml": "cutoff_len: 4096\nper_device_train_batch_size: 8\n",
+		"bad.yaml": "a: [\n", "c.toml": "[[datasets]]\nbatch_size = 4\n", "run.sh": "python t.py\n", "c.json": `{"max_seq_length": 2048}`,
+	})
+	words := []string{
+		"python", "python3", "-m", "-u", "t.py", "p.py", "k.py", "c.yaml", "bad.yaml", "c.toml", "c.json", "gone.yaml", "env", "A=1", "nice", "-n", "5",
+		"torchrun", "accelerate", "launch", "--nnodes", "2", "bash", "-c", "python t.py --max_seq_length 4096", "run.sh", "docker", "run", "-v", dir + ":/w", "-w", "/w",
+		"img", "trl", "sft", "llamafactory-cli", "train", "axolotl", "tune", "--config", "--max_length", "--max_seq_length=4096", "4096", "8", "-b", "-b8", "--",
+		"--per_device_train_batch_size", "cutoff_len=4096", "=", "--=", "-", "", "~x", "+a=", "--no_packing", "--packing", "\x00", "{seq_len}", "--deepspeed", "swift", "=4",
+		"-m=x", "scripts.base_train", "--device-batch-size=8", "composer", "litgpt", "finetune_lora", "automodel", "run.py", "unsloth",
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		argv := rapid.SliceOfN(rapid.SampledFrom(words), 1, 9).Draw(t, "argv")
+		j, err := s.Understand(argv, dir, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same, err := s.Rewrite(j, Request{RunID: "r", Attempt: 1, AttemptDir: dir})
+		if err != nil || !slices.Equal(same.Argv, argv) || len(same.Files) > 0 {
+			t.Fatalf("%q unchanged became %q, %v", argv, same.Argv, err)
+		}
+		fixed := s.Fixed(j)
+		for k, set := range j.Knobs {
+			n, err := parseInt(set.Value)
+			if err != nil || n < 2 {
+				continue
+			}
+			got, err := s.Rewrite(j, Request{Changes: []Change{{Knob: k, From: set.Value, To: strconv.FormatInt(n/2, 10)}}, RunID: "r", Attempt: 2, AttemptDir: dir})
+			if err != nil {
+				if fixed[k] == "" {
+					t.Fatalf("%q: %s was said to be turnable, but %v", argv, k, err)
+				}
+				continue
+			}
+			if fixed[k] != "" {
+				t.Fatalf("%q: %s was changed though %s", argv, k, fixed[k])
+			}
+			if len(got.Changes) == 0 || len(got.Diff) != len(got.Changes) {
+				t.Fatalf("%q: %s changed without a word about it: %q", argv, k, got.Diff)
+			}
+		}
+		s.OutputFolder(j)
+		s.TrainerLogs(j)
+		s.NewProgress(j)
+		s.CanResume(j)
+	})
 }

@@ -1,37 +1,85 @@
 package trainer
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"sparkrun/internal/job"
+	"sparkrun/ladder/trainer/edit"
+	"sparkrun/ladder/trainer/place"
+	"sparkrun/ladder/trainer/shim"
 )
 
-// Rewrite returns the command of an attempt: the job with changes made to it,
-// nothing else. Without changes it is the command as typed with its placeholders
-// filled in. It writes nothing: the caller creates Files. attemptDir is where a
-// changed config file goes if the folder of the original cannot be written.
+// Half is the value of a Change whose knob is not known: the shim halves what it
+// sees.
+const Half = "half"
+
+// Modes of the shim, for Request.Shim.
+const (
+	ShimAuto   = "auto"
+	ShimAlways = "always"
+	ShimNever  = "never"
+)
+
+// shimInside is where a container sees the attempt's folder of the shim.
+const shimInside = "/.sparkrun"
+
+// Request is what Rewrite is asked for.
+type Request struct {
+	// Changes are the knobs that the attempt has different from the command as
+	// typed.
+	Changes []Change
+	RunID   string
+	Attempt int
+	// AttemptDir is the attempt's own folder, absolute: the shim goes there, and a
+	// changed config file whose own folder cannot be written.
+	AttemptDir string
+	// Env is the environment that the command is started with.
+	Env []string
+	// Shim is ShimAuto (also ""), ShimAlways or ShimNever.
+	Shim string
+	// ImagePythonPath is the PYTHONPATH that the container's image sets, where that
+	// is known.
+	ImagePythonPath string
+	// Resume is the checkpoint to go on from, a path of this machine; empty for none.
+	// ShimResume hands it over by the shim instead of the trainer's own setting.
+	Resume     string
+	ShimResume bool
+	// OutputSuffix is what the shim adds to output folders that the code names, for
+	// an attempt that starts over and whose folder is not known.
+	OutputSuffix string
+	// SmallerBatch lets the shim make the batch of a plain training loop smaller,
+	// which has no accumulation.
+	SmallerBatch bool
+}
+
+// Rewrite returns the command of an attempt: the job with changes made to it and
+// what must go with them (Companions), nothing else. Without changes it is the
+// command as typed with its placeholders filled in. It writes nothing: the caller
+// creates Files and Dirs.
 //
-// An error means that a change cannot be made exactly as asked; then none is.
-func (s *Set) Rewrite(j job.Job, changes []Change, runID string, attempt int, attemptDir string) (Rewrite, error) {
+// The new command is read again, and unless it has exactly the settings asked for
+// there is an error. An error means that a change cannot be made exactly as asked;
+// then none is.
+func (s *Set) Rewrite(j job.Job, rq Request) (Rewrite, error) {
 	user := userKnobs(j.Knobs)
-	words, err := Expand(j.Argv, user)
-	if err != nil {
-		return Rewrite{}, err
-	}
 	after := j
 	after.Knobs = j.Knobs.Clone()
+	changes := append(slices.Clone(rq.Changes), s.Companions(j, rq.Changes)...)
 	var own []Change
 	var done record
+	var toUser []string
 	for _, ch := range changes {
 		set := after.Knobs[ch.Knob]
-		set.Value = ch.To
-		after.Knobs[ch.Knob] = set
+		if ch.To != Half {
+			set.Value = ch.To
+			after.Knobs[ch.Knob] = set
+		}
 		if set.Source != job.FromUser || ch.Knob == job.Method {
 			own = append(own, ch)
 			continue
@@ -42,50 +90,228 @@ func (s *Set) Rewrite(j job.Job, changes []Change, runID string, attempt int, at
 		user[string(ch.Knob)] = ch.To
 		layer, name := LayerArgv, set.Where
 		if !strings.HasPrefix(name, "{") {
-			layer, name = LayerEnv, "SPARKRUN_KNOB_"+strings.ToUpper(string(ch.Knob))
+			layer, name = LayerEnv, knobVar(ch.Knob)
+			toUser = append(toUser, name+"="+ch.To)
 		}
 		done.add(Changed{layer, name, before, ch.To}, "%s %s -> %s", name, ch.From, ch.To)
 	}
-	out := Rewrite{Env: KnobEnv(after)}
-	if len(own) > 0 {
-		w := &writer{c: s.inspect(words, j.Dir), edits: edits{replace: map[int][]string{}}}
-		if w.c.prof != nil {
-			w.c.version = installedVersion(j.Interpreter, w.c.prof.Package)
-		}
-		for _, ch := range own {
-			if err := w.change(j, ch, changes); err != nil {
-				return Rewrite{}, err
-			}
-		}
-		if w.doc != nil {
-			f, err := w.file(runID, attempt, attemptDir)
-			if err != nil {
-				return Rewrite{}, err
-			}
-			out.Files = []File{f}
-		}
-		// Placeholders and edits never meet in one word: a knob with a
-		// placeholder is the user's. Each is applied to the typed words.
-		if words, err = Expand(j.Argv, user); err != nil {
-			return Rewrite{}, err
-		}
-		words = w.edits.apply(words, w.c.args)
-		done.diff = append(done.diff, w.done.diff...)
-		done.changes = append(done.changes, w.done.changes...)
-	} else if words, err = Expand(j.Argv, user); err != nil {
+	words, err := Expand(j.Argv, user)
+	if err != nil {
 		return Rewrite{}, err
 	}
-	out.Argv, out.Diff, out.Changes = words, done.diff, done.changes
-	return out, nil
+	out := Rewrite{Argv: words, Env: KnobEnv(after), Diff: done.diff, Changes: done.changes}
+	if len(own) == 0 && rq.Resume == "" && rq.Shim != ShimAlways && rq.OutputSuffix == "" && (j.Container == nil || len(toUser) == 0) {
+		return out, nil
+	}
+	c, err := s.inJob(j, user, rq.Env, nil)
+	if err != nil {
+		return Rewrite{}, err
+	}
+	if files := differ(j.Read, c.read); len(files) > 0 {
+		return Rewrite{}, fmt.Errorf("%s is not what it was when the run began, so nothing is changed in this command", files[0])
+	}
+	w := newWriter(c, j, rq)
+	w.done = done
+	if c.place.Unsure != "" && (len(own) > 0 || rq.Resume != "") {
+		return Rewrite{}, fmt.Errorf("nothing is changed in this command: %s", c.place.Unsure)
+	}
+	for _, ch := range own {
+		if err := w.change(ch, changes); err != nil {
+			return Rewrite{}, err
+		}
+	}
+	if err := w.resume(); err != nil {
+		return Rewrite{}, err
+	}
+	if err := w.together(); err != nil {
+		return Rewrite{}, err
+	}
+	if err := w.writeFiles(); err != nil {
+		return Rewrite{}, err
+	}
+	return s.assemble(w, out, toUser, user)
+}
+
+// assemble puts the changed words, environment and mounts back into the command, and
+// proves the result.
+func (s *Set) assemble(w *writer, out Rewrite, toUser []string, user map[string]string) (Rewrite, error) {
+	p, rq := w.c.place, w.rq
+	words := w.edits.apply(p.Words, w.c.args)
+	var env []string
+	if p.Container != nil {
+		env = append(env, toUser...)
+	}
+	mounts, plan, err := w.shimPlan(&env)
+	if err != nil {
+		return Rewrite{}, err
+	}
+	if w.launcher != nil {
+		if p, err = p.WithLauncherArgs(w.launcher); err != nil {
+			return Rewrite{}, fmt.Errorf("changing the launcher's own options: %w", err)
+		}
+	}
+	argv, hostEnv, err := p.Command(words, env, mounts)
+	if err != nil {
+		return Rewrite{}, err
+	}
+	out.Argv, out.Env = argv, append(out.Env, hostEnv...)
+	out.Files, out.Diff, out.Changes = w.files, w.done.diff, w.done.changes
+	if plan != nil {
+		files, err := plan.Files(rq.AttemptDir)
+		if err != nil {
+			return Rewrite{}, err
+		}
+		for _, f := range files {
+			out.Files = append(out.Files, File{Path: f.Path, Content: f.Content, Mode: f.Mode})
+		}
+		out.Shim = plan
+		out.Dirs = append(out.Dirs, filepath.Join(rq.AttemptDir, shim.CodeDir), filepath.Join(rq.AttemptDir, shim.RecordDir))
+	}
+	return out, s.prove(w, out)
+}
+
+// shimPlan returns the plan of the shim, nil where it is not wanted, and the mounts
+// that it needs; its environment is added to env.
+func (w *writer) shimPlan(env *[]string) ([]place.Mount, *shim.Plan, error) {
+	p, rq := w.c.place, w.rq
+	needed := len(w.clamps) > 0
+	switch {
+	case !needed && rq.Shim != ShimAlways && rq.OutputSuffix == "":
+		return nil, nil, nil
+	case needed && rq.Shim == ShimNever:
+		return nil, nil, fmt.Errorf("%s stands in the script's code, and --shim never forbids the only way to change it there", w.clamps[0].Knob)
+	case rq.Shim == ShimNever:
+		return nil, nil, nil
+	case p.ShimRefused != "" || p.Unsure != "":
+		if needed {
+			return nil, nil, fmt.Errorf("%s stands in the script's code, and the shim that could change it there does not reach the trainer: %s",
+				w.clamps[0].Knob, strings.Trim(p.ShimRefused+" "+p.Unsure, " "))
+		}
+		return nil, nil, nil
+	case rq.AttemptDir == "":
+		return nil, nil, errors.New("the shim needs the attempt's folder")
+	}
+	plan := &shim.Plan{Clamps: w.clamps, Suffix: rq.OutputSuffix, SmallerBatch: rq.SmallerBatch, ResumeFolder: w.resumeFolder}
+	if err := plan.Check(); err != nil {
+		return nil, nil, err
+	}
+	inner, path := rq.AttemptDir, p.Surroundings(place.Environ(rq.Env))["PYTHONPATH"]
+	var mounts []place.Mount
+	if p.Container != nil {
+		inner, path = shimInside, rq.ImagePythonPath
+		for _, dir := range []string{shim.CodeDir, shim.RecordDir} {
+			mounts = append(mounts, place.Mount{
+				Host: filepath.Join(rq.AttemptDir, dir), Inside: shimInside + "/" + dir, ReadOnly: dir == shim.CodeDir,
+			})
+		}
+	}
+	add, err := plan.Env(inner, path)
+	if err != nil {
+		return nil, nil, err
+	}
+	*env = append(*env, add...)
+	return mounts, plan, nil
+}
+
+// prove reads the new command and demands exactly the settings that were asked for.
+func (s *Set) prove(w *writer, out Rewrite) error {
+	over := files{}
+	for _, f := range out.Files {
+		over[f.Path] = f.Content
+	}
+	c := s.inspect(out.Argv, around{dir: w.j.Dir, env: place.Environ(w.rq.Env), interpreter: w.j.Interpreter, files: over, like: w.c})
+	p, q := w.c.place, c.place
+	switch {
+	case q.Unsure != "" && p.Unsure == "":
+		return fmt.Errorf("the changed command could not be read again: %s", q.Unsure)
+	case !slices.Equal(q.Words, w.edits.apply(p.Words, w.c.args)):
+		return errors.New("the changed command would not be read as it was meant; nothing was changed")
+	case w.c.prof == nil:
+		return nil
+	}
+	c.world = w.c.world
+	k := c.knobs()
+	for _, name := range sortedKeys(w.c.prof.Knobs) {
+		if _, asked := w.asked[name]; !asked && w.shares(name) {
+			continue
+		}
+		was, wasKnown, _ := w.k.get(name)
+		now, isKnown, why := k.get(name)
+		want, known := was.value, wasKnown
+		if to, asked := w.asked[name]; asked {
+			want, known = to, to != "null"
+			if v, err := parseValue(w.c.prof.Knobs[name].Kind, to); err == nil && known {
+				want = v
+			}
+			if !known && !isKnown || sameSwitchedOff(to, now, isKnown) {
+				continue
+			}
+		} else if was.formula && w.k.follows(name) {
+			continue
+		}
+		if isKnown != known || now.value != want && !sameValue(w.c.prof.Knobs[name].Kind, now.value, want) {
+			if why != "" {
+				return fmt.Errorf("%s cannot be changed alone: %s", name, why)
+			}
+			return fmt.Errorf("the changed command would have %s at %s in place of %s; nothing was changed", name, orUnknown(now.value), orUnknown(want))
+		}
+	}
+	return nil
+}
+
+// shares says whether a knob has a spelling that a knob which was asked for has too:
+// they are one setting.
+func (w *writer) shares(name string) bool {
+	spec := w.c.prof.Knobs[name]
+	for other := range w.asked {
+		o := w.c.prof.Knobs[other]
+		for _, n := range slices.Concat(o.Names, o.Keys, o.FlagNames) {
+			if slices.Contains(spec.Names, n) || slices.Contains(spec.Keys, n) || slices.Contains(spec.FlagNames, n) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func orUnknown(v string) string {
+	if v == "" {
+		return "an unknown value"
+	}
+	return v
+}
+
+// sameSwitchedOff says whether a setting that was to be taken away is at a default
+// now.
+func sameSwitchedOff(to string, now found, known bool) bool {
+	return to == "null" && (!known || now.origin == job.FromDefault)
 }
 
 // writer collects what the changes of one attempt do to the command.
 type writer struct {
 	c     *command
+	k     *knobs
+	j     job.Job
+	rq    Request
 	edits edits
 	done  record
-	// doc is the changed text of the config file, nil while it is unchanged.
-	doc []byte
+	// docs are the changed config files.
+	docs   map[*document]*edit.Doc
+	order  []*document
+	files  []File
+	clamps []shim.Clamp
+	// asked is what each knob of the profile is to be, "null" for switched off.
+	asked        map[string]string
+	launcher     []string
+	resumeFolder string
+}
+
+func newWriter(c *command, j job.Job, rq Request) *writer {
+	w := &writer{c: c, j: j, rq: rq, edits: edits{replace: map[int][]string{}}, docs: map[*document]*edit.Doc{}, asked: map[string]string{}}
+	if c.prof != nil {
+		w.k = c.knobs()
+	}
+	return w
 }
 
 // record is what was changed: the same in words and in parts.
@@ -100,307 +326,202 @@ func (r *record) add(c Changed, format string, args ...any) {
 }
 
 // change makes one change of a rung. A change of method is several settings.
-func (w *writer) change(j job.Job, ch Change, all []Change) error {
-	if ch.Knob != job.Method {
-		if w.c.prof == nil {
-			return fmt.Errorf("cannot set %s: no trainer profile fits the command", ch.Knob)
-		}
-		return w.set(string(ch.Knob), ch.To)
+func (w *writer) change(ch Change, all []Change) error {
+	if ch.Knob == job.Method {
+		return w.method(ch, all)
+	}
+	if w.c.prof == nil || ch.To == Half {
+		return w.clamp(ch)
+	}
+	return w.set(string(ch.Knob), ch.To)
+}
+
+func (w *writer) method(ch Change, all []Change) error {
+	named := func(name string) bool {
+		return slices.ContainsFunc(all, func(c Change) bool { return string(c.Knob) == name })
 	}
 	if w.c.prof == nil {
-		for _, other := range all {
-			if other.Knob == job.LoadIn4Bit {
-				return nil // the user's own knob carries the method
-			}
+		if named(string(job.LoadIn4Bit)) {
+			return nil // the knob itself carries the method
 		}
-		return fmt.Errorf("cannot change the method: no trainer profile fits the command")
-	}
-	m := w.c.prof.Method
-	to := m.ToLoRA
-	if ch.From == "qlora" {
-		to = m.To16Bit
-	}
-	if ch.To != "lora" || len(to) == 0 {
-		return fmt.Errorf("profile %s does not know how to turn %s into %s", w.c.prof.Name, ch.From, ch.To)
-	}
-	for _, name := range sortedKeys(to) {
-		if slices.ContainsFunc(all, func(c Change) bool { return string(c.Knob) == name }) {
-			continue
+		if set := w.j.Knobs[job.LoadIn4Bit]; set.Source == job.FromScript && ch.From == "qlora" && ch.To == "lora" {
+			return errors.Join(w.clamp(Change{Knob: job.LoadIn4Bit, From: set.Value, To: "false"}),
+				w.clamp(Change{Knob: job.DType, From: w.j.Knobs[job.DType].Value, To: "bfloat16"}))
 		}
-		if !w.c.takes(name) && slices.Contains(m.Optional, name) {
-			continue
-		}
-		if err := w.set(name, to[name]); err != nil {
-			return err
-		}
+		return errors.New("cannot change the method: no trainer profile fits the command")
 	}
-	return nil
-}
-
-// set gives a knob of the profile a value, by the trainer's own override where
-// there is one.
-func (w *writer) set(name, value string) error {
-	spec, ok := w.c.prof.Knobs[name]
-	if !ok {
-		return fmt.Errorf("profile %s has no knob %s", w.c.prof.Name, name)
-	}
-	f, _, why := w.c.knob(name)
-	if why != "" {
-		return fmt.Errorf("cannot set %s: %s", name, why)
-	}
-	for _, n := range spec.Names {
-		if d, ok := w.c.decl[n]; ok && len(d.choices) > 0 && !slices.Contains(d.choices, value) {
-			return fmt.Errorf("cannot set %s to %s: the script allows only %s", name, value, strings.Join(d.choices, ", "))
-		}
-	}
-	if len(f.spots) == 0 {
-		if !w.c.takes(name) {
-			return fmt.Errorf("cannot set %s: the command has no flag for it that is certain to be taken", name)
-		}
-		return w.add(f, spec, value)
-	}
-	for _, s := range f.spots {
-		if err := w.put(s, f, spec, value); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// put changes one place where the value stands.
-func (w *writer) put(s spot, f found, spec knobSpec, value string) error {
-	switch {
-	case s.opt != nil && s.opt.at >= 0:
-		return w.putFlag(s.opt, f, spec, value)
-	case s.opt != nil: // in an .args file, which argv overrides
-		w.override(s.flag, f.value, value)
-		return nil
-	case s.pair >= 0:
-		key, old, _ := strings.Cut(w.c.words[s.pair], "=")
-		w.edits.replace[s.pair] = []string{key + "=" + value}
-		w.done.add(Changed{LayerArgv, key, old, value}, "%s=%s -> %s", key, old, value)
-		return nil
-	}
-	d := w.c.doc
-	switch d.form.Override {
-	case "flags":
-		w.edits.added = append(w.edits.added, "--"+s.flag, value)
-		w.done.add(Changed{LayerArgv, "--" + s.flag, "", value},
-			"--%s %s (over %s:%d %s: %s)", s.flag, value, d.typed, s.line, s.key, f.value)
-		return nil
-	case "dotlist":
-		w.edits.added = append(w.edits.added, s.key+"="+value)
-		w.done.add(Changed{LayerArgv, s.key, "", value},
-			"%s=%s (over %s:%d %s: %s)", s.key, value, d.typed, s.line, s.key, f.value)
-		return nil
-	}
-	if err := w.setInFile(s.key, value, spec.Kind); err != nil {
+	settings, err := w.k.switchOf(ch.From, ch.To)
+	if err != nil {
 		return err
 	}
-	was, _ := d.get(s.key)
-	w.done.add(Changed{LayerConfig, fmt.Sprintf("%s:%d %s", d.typed, s.line, s.key), was.value, value},
-		"%s:%d %s: %s -> %s", d.typed, s.line, s.key, f.value, value)
+	for _, name := range sortedKeys(settings) {
+		if named(name) {
+			continue
+		}
+		if err := w.set(name, settings[name]); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
-// putFlag changes a flag where it stands, so that argv stays readable.
-func (w *writer) putFlag(o *option, f found, spec knobSpec, value string) error {
-	taken := o.takesNext(spec.Kind, f.toggle)
-	old, was := w.c.words[o.at], "true"
+// clamp leaves a change to the shim.
+func (w *writer) clamp(ch Change) error {
+	set, known := w.j.Knobs[ch.Knob]
 	switch {
-	case taken:
-		old, was = old+" "+o.next, o.next
-	case o.inline:
-		was = o.next
-	case o.negated:
-		was = "false"
+	case w.c.prof == nil && w.j.Opaque == "" && set.Source != job.FromScript:
+		return fmt.Errorf("cannot set %s: no trainer profile fits the command", ch.Knob)
+	case !shimTurns(string(ch.Knob)):
+		return fmt.Errorf("cannot set %s: the shim does not know it", ch.Knob)
+	case ch.To == "null":
+		return fmt.Errorf("cannot take %s away: it is written in the script's code, where the shim can only change it", ch.Knob)
 	}
-	drop := func() {
-		w.edits.replace[o.at] = nil
-		if taken {
-			w.edits.replace[o.at+1] = nil
+	for i, c := range w.clamps {
+		if c.Knob == ch.Knob {
+			w.clamps = append(w.clamps[:i], w.clamps[i+1:]...)
+			break
 		}
-		w.done.add(Changed{LayerArgv, o.typed, was, ""}, "%s (removed)", old)
 	}
+	c := shim.Clamp{Knob: ch.Knob, From: ch.From}
+	if ch.To == Half {
+		if ch.Knob == job.Accumulation {
+			return nil // it follows the micro-batch
+		}
+		c.From, c.Halve = "", 1
+		if ch.Knob == job.SeqLen {
+			c.Floor = max(1024, w.j.Floor)
+		}
+		w.clamps = append(w.clamps, c)
+		w.done.add(Changed{LayerShim, string(ch.Knob), "", Half}, "%s / 2 where the code sets it (by the shim)", ch.Knob)
+		return nil
+	}
+	c.To = ch.To
+	if kindOf(ch.Knob) == "bool" {
+		if on, ok := parseBool(ch.To); ok {
+			c.To = strings.ToLower(spell("", "bool", fmt.Sprint(on)))
+		}
+	}
+	if !known {
+		c.From = ""
+	}
+	w.clamps = append(w.clamps, c)
 	switch {
-	case value == "null":
-		drop()
-		return nil
-	case f.toggle:
-		on, ok := parseBool(value)
-		if !ok {
-			return fmt.Errorf("cannot set %s to %s", o.typed, value)
-		}
-		if !on {
-			drop()
-		}
-		return nil
-	case o.negated:
-		w.edits.replace[o.at] = []string{"--" + o.name, value}
-	case o.inline:
-		w.edits.replace[o.at] = []string{o.typed + "=" + value}
-	case taken:
-		w.edits.replace[o.at+1] = []string{value}
+	case set.Where == "" || c.From == "":
+		w.done.add(Changed{LayerShim, string(ch.Knob), c.From, c.To}, "%s -> %s where the code sets it (by the shim)", ch.Knob, c.To)
 	default:
-		w.edits.replace[o.at] = []string{o.typed, value}
+		w.done.add(Changed{LayerShim, set.Where + " " + string(ch.Knob), c.From, c.To}, "%s: %s %s -> %s (by the shim)", set.Where, ch.Knob, c.From, c.To)
 	}
-	now := value
-	if !taken && !o.inline {
-		now = strings.Join(w.edits.replace[o.at], " ")
-	}
-	w.done.add(Changed{LayerArgv, o.typed, was, value}, "%s -> %s", old, now)
 	return nil
 }
 
-// add sets a knob that stands nowhere yet.
-func (w *writer) add(f found, spec knobSpec, value string) error {
-	if value == "null" {
+// kindOf is the kind of a knob that the shim takes.
+func kindOf(k job.Knob) string {
+	switch k {
+	case job.Packing, job.LoadIn4Bit, job.GradCkpt:
+		return "bool"
+	case job.DType, job.OutputDir, job.ResumeFrom:
+		return "str"
+	}
+	return "int"
+}
+
+// resume asks the trainer to go on from a checkpoint.
+func (w *writer) resume() error {
+	if w.rq.Resume == "" {
 		return nil
 	}
-	was := f.value
-	if was == "" {
-		was = "not set"
-	} else {
-		was = "default " + was
+	inner, ok := w.c.place.InnerPath(w.rq.Resume)
+	if !ok {
+		return fmt.Errorf("the checkpoint %s is not to be seen inside the container: no mount of the command reaches it", w.rq.Resume)
 	}
-	if d := w.c.doc; d != nil {
-		switch d.form.Override {
-		case "dotlist":
-			w.edits.added = append(w.edits.added, f.name+"="+value)
-			w.done.add(Changed{LayerArgv, f.name, "", value}, "%s=%s (added; %s)", f.name, value, was)
-			return nil
-		case "none":
-			if err := w.setInFile(f.name, value, spec.Kind); err != nil {
-				return err
-			}
-			w.done.add(Changed{LayerConfig, d.typed + " " + f.name, "", value},
-				"%s %s: %s (added; %s)", d.typed, f.name, value, was)
-			return nil
+	name := string(job.ResumeFrom)
+	byShim := w.rq.ShimResume
+	if !byShim && w.c.prof != nil {
+		if f, _, _ := w.k.get(name); f.inCode || len(f.spots) == 0 && w.k.inCode(w.c.prof.Knobs[name]) {
+			byShim = true
 		}
 	}
-	name := "--" + f.name
-	if !w.c.proven {
-		name = w.declaredSpelling(f.name)
+	if byShim || w.c.prof == nil {
+		if set := w.j.Knobs[job.OutputDir]; set.Source == job.FromScript {
+			w.resumeFolder = set.Value
+		}
+		return w.clamp(Change{Knob: job.ResumeFrom, From: w.j.Knobs[job.ResumeFrom].Value, To: inner})
 	}
-	if f.toggle {
-		on, ok := parseBool(value)
-		if !ok {
-			return fmt.Errorf("cannot set --%s to %s", f.name, value)
+	r := w.c.prof.Resume
+	if r.fromFolder() {
+		if err := w.taken(r); err != nil {
+			return err
 		}
-		if on {
-			w.edits.added = append(w.edits.added, name)
-			w.done.add(Changed{LayerArgv, name, "", "true"}, "%s (added)", name)
+		return w.also(r)
+	}
+	if _, has := w.c.prof.Knobs[name]; !has && r.How == "auto" {
+		return nil // it takes it up by itself
+	}
+	value := inner
+	switch r.Value {
+	case "name":
+		value = path.Base(inner)
+	case "dir":
+		value = path.Dir(inner)
+	case "step":
+		value = stepOf(path.Base(inner))
+		if value == "" {
+			return fmt.Errorf("the checkpoint %s has no step in its name, and the trainer wants the step", w.rq.Resume)
 		}
+	}
+	if err := w.set(name, value); err != nil {
+		return err
+	}
+	return w.also(r)
+}
+
+// taken demands that the checkpoint is the one that the trainer finds by itself.
+func (w *writer) taken(r resumeSpec) error {
+	folder, known := w.c.outputFolder(w.j, w.k)
+	dir := filepath.Dir(w.rq.Resume)
+	if known && !sameFolder(folder, dir) {
+		return fmt.Errorf("the checkpoint %s is not in the output folder %s, and the trainer takes what lies there", w.rq.Resume, folder)
+	}
+	if r.Value != "latest" {
 		return nil
 	}
-	w.edits.added = append(w.edits.added, name, value)
-	w.done.add(Changed{LayerArgv, name, "", value}, "%s %s (added; %s)", name, value, was)
+	named := strings.TrimSpace(string(readHead(filepath.Join(dir, "latest"), 4<<10)))
+	if named != filepath.Base(w.rq.Resume) {
+		return fmt.Errorf("the trainer takes the step that the file latest names (%q), which is not %s", named, filepath.Base(w.rq.Resume))
+	}
 	return nil
 }
 
-// declaredSpelling returns the flag with the hyphens that the script gave it:
-// plain argparse does not take the other spelling.
-func (w *writer) declaredSpelling(name string) string {
-	for _, m := range longFlag.FindAllStringSubmatch(w.c.text, -1) {
-		if normalise(m[1]) == name {
-			return "--" + m[1]
-		}
-	}
-	return "--" + name
-}
-
-// override adds a flag behind all others: the last one wins.
-func (w *writer) override(flag, from, to string) {
-	w.edits.added = append(w.edits.added, "--"+flag, to)
-	w.done.add(Changed{LayerArgv, "--" + flag, "", to}, "--%s %s (added; was %s)", flag, to, from)
-}
-
-func (w *writer) setInFile(key, value, kind string) error {
-	d := w.c.doc
-	if w.doc == nil {
-		w.doc = d.data
-	}
-	data, err := d.set(w.doc, key, value, kind)
-	if err != nil {
-		return fmt.Errorf("changing a copy of %s: %w", d.typed, err)
-	}
-	w.doc = data
-	return nil
-}
-
-// file places the changed copy beside the original, where relative paths and
-// includes go on to work, and swaps the word that names it.
-func (w *writer) file(runID string, attempt int, attemptDir string) (File, error) {
-	d := w.c.doc
-	name := ".sparkrun-" + runID + "-a" + strconv.Itoa(attempt) + "-" + filepath.Base(d.path)
-	folder := filepath.Dir(d.path)
-	word := name
-	if dir := filepath.Dir(d.typed); dir != "." || strings.HasPrefix(d.typed, "./") {
-		word = strings.TrimSuffix(d.typed, filepath.Base(d.typed)) + name
-	}
-	if err := unix.Access(folder, unix.W_OK|unix.X_OK); err != nil {
-		if key := d.refersToNeighbours(); key != "" {
-			return File{}, fmt.Errorf("%s must be changed, but its folder cannot be written (%w) and its setting %s is a path relative to that folder", d.typed, err, key)
-		}
-		if attemptDir == "" {
-			return File{}, fmt.Errorf("%s must be changed, but its folder cannot be written: %w", d.typed, err)
-		}
-		folder = absolute(w.c.dir, attemptDir)
-		word = filepath.Join(folder, name)
-	}
-	w.edits.replace[d.at] = []string{word}
-	return File{Path: filepath.Join(folder, name), Content: w.doc, Mode: 0o600, Original: d.path}, nil
-}
-
-// OutputSuffix returns the change that gives an attempt that starts over an
-// output folder of its own, so that it never writes where an earlier attempt
-// saved: X becomes X-a2. It is false where the output folder is not known.
-func OutputSuffix(j job.Job, attempt int) (Change, bool) {
-	set, ok := j.Knobs[job.OutputDir]
-	if !ok || set.Value == "" || attempt < 2 {
-		return Change{}, false
-	}
-	trimmed := strings.TrimRight(set.Value, "/")
-	if trimmed == "" || filepath.Base(trimmed) == "." || filepath.Base(trimmed) == ".." {
-		return Change{}, false
-	}
-	return Change{
-		Knob: job.OutputDir, From: set.Value, To: trimmed + "-a" + strconv.Itoa(attempt),
-		Reason: "this attempt starts over and must not write where an earlier one saved",
-	}, true
-}
-
-// Floor returns the shortest length that the job's profile allows a rung to go
-// to, 0 if it does not say.
-func (s *Set) Floor(j job.Job) int64 {
-	if p := s.profile(j.Profile); p != nil {
-		return int64(p.Floor)
-	}
-	return 0
-}
-
-// CanResume says whether the trainer takes up a checkpoint that ResumeFrom
-// names, with settings unchanged. With a smaller micro-batch or length it is not
-// to be trusted: transformers 4.36 to 5.1 takes the old batch from the
-// checkpoint, and a new length moves every step count.
-func (s *Set) CanResume(j job.Job) bool {
-	p := s.profile(j.Profile)
-	if p == nil || j.Container != nil || j.Nodes > 1 {
-		return false
-	}
-	words, err := Expand(j.Argv, userKnobs(j.Knobs))
-	if err != nil {
-		return false
-	}
-	c := s.inspect(words, j.Dir)
-	if c.prof != p || !c.takes(string(job.ResumeFrom)) {
-		return false
-	}
-	switch p.Resume {
-	case "always":
+// sameFolder says whether two paths lead to one folder.
+func sameFolder(a, b string) bool {
+	if filepath.Clean(a) == filepath.Clean(b) {
 		return true
-	case "text":
-		return strings.Contains(c.text, "resume_from_checkpoint")
 	}
-	return false
+	x, errX := os.Stat(a)
+	y, errY := os.Stat(b)
+	return errX == nil && errY == nil && os.SameFile(x, y)
+}
+
+// also sets what goes with a resume.
+func (w *writer) also(r resumeSpec) error {
+	for _, n := range sortedKeys(r.Also) {
+		if err := w.set(n, r.Also[n]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stepOf returns the last number in a checkpoint's name, without leading zeros.
+func stepOf(name string) string {
+	end := strings.LastIndexAny(name, "0123456789") + 1
+	start := end
+	for start > 0 && name[start-1] >= '0' && name[start-1] <= '9' {
+		start--
+	}
+	digits := name[start:end]
+	if trimmed := strings.TrimLeft(digits, "0"); trimmed != "" || digits == "" {
+		return trimmed
+	}
+	return "0"
 }

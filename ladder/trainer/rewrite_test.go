@@ -53,6 +53,7 @@ class Args:
     stride: int = 4 * 16
 
 parser = HfArgumentParser((Args, TrainingArguments))
+args = parser.parse_json_file(sys.argv[1]) if sys.argv[1:] else parser.parse_args_into_dataclasses()
 trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
 `
 	plainScript = `
@@ -163,23 +164,23 @@ func TestRewriteArgv(t *testing.T) {
 			name: "trl script by its text, 4-bit off with its dtype", files: map[string]string{"sft.py": trlScript},
 			argv: "env A=1 nice -n 5 python sft.py --load_in_4bit --use_peft --max_length 4096", changes: unquantised, profile: "trl",
 			want:  "env A=1 nice -n 5 python sft.py --load_in_4bit False --use_peft --max_length 4096 --dtype bfloat16",
-			diff:  []string{"--dtype bfloat16 (added; not set)", "--load_in_4bit -> --load_in_4bit False"},
-			parts: []string{"argv|--dtype||bfloat16", "argv|--load_in_4bit|true|False"},
+			diff:  []string{"--load_in_4bit -> --load_in_4bit False", "--dtype bfloat16 (added; not set)"},
+			parts: []string{"argv|--load_in_4bit|true|False", "argv|--dtype||bfloat16"},
 		},
 		{
 			name: "4-bit with a value", files: map[string]string{"sft.py": trlScript},
 			argv:    "python sft.py --use_peft --load_in_4bit True --torch_dtype auto",
 			changes: unquantised, profile: "trl",
 			want:  "python sft.py --use_peft --load_in_4bit False --torch_dtype bfloat16",
-			diff:  []string{"--torch_dtype auto -> bfloat16", "--load_in_4bit True -> False"},
-			parts: []string{"argv|--torch_dtype|auto|bfloat16", "argv|--load_in_4bit|True|False"},
+			diff:  []string{"--load_in_4bit True -> False", "--torch_dtype auto -> bfloat16"},
+			parts: []string{"argv|--load_in_4bit|True|False", "argv|--torch_dtype|auto|bfloat16"},
 		},
 		{
 			name: "trl to lora", argv: "trl sft --learning_rate 2e-5",
 			changes: []Change{{Knob: job.Method, From: "full", To: "lora"}, {Knob: job.LearningRate, From: "2e-5", To: "2e-4"}},
 			profile: "trl", want: "trl sft --learning_rate 2e-4 --use_peft True",
-			diff:  []string{"--use_peft True (added; default false)", "--learning_rate 2e-5 -> 2e-4"},
-			parts: []string{"argv|--use_peft||True", "argv|--learning_rate|2e-5|2e-4"},
+			diff:  []string{"--learning_rate 2e-5 -> 2e-4", "--use_peft True (added; default false)"},
+			parts: []string{"argv|--learning_rate|2e-5|2e-4", "argv|--use_peft||True"},
 		},
 		{
 			name: "llama-factory dotlist", files: map[string]string{"c.yaml": "stage: sft\ncutoff_len: 4096\n"},
@@ -192,16 +193,16 @@ func TestRewriteArgv(t *testing.T) {
 		{
 			name: "llama-factory appended over the file", files: map[string]string{"c.yaml": "stage: sft\ncutoff_len: 4096\nquantization_bit: 4\n"},
 			argv: "llamafactory-cli train c.yaml", changes: append(toLength("4096", "2048"), Change{Knob: job.Method, From: "qlora", To: "lora"}),
-			profile: "llama-factory", want: "llamafactory-cli train c.yaml cutoff_len=2048 quantization_bit=null",
-			diff:  []string{"cutoff_len=2048 (over c.yaml:2 cutoff_len: 4096)", "quantization_bit=null (over c.yaml:3 quantization_bit: 4)"},
-			parts: []string{"argv|cutoff_len||2048", "argv|quantization_bit||null"},
+			profile: "llama-factory", want: "llamafactory-cli train c.yaml cutoff_len=2048 bf16=True quantization_bit=null",
+			diff:  []string{"cutoff_len=2048 (over c.yaml:2 cutoff_len: 4096)", "bf16=True (added; default false)", "quantization_bit=null (over c.yaml:3 quantization_bit: 4)"},
+			parts: []string{"argv|cutoff_len||2048", "argv|bf16||True", "argv|quantization_bit||null"},
 		},
 		{
 			name: "llama-factory flags", argv: "llamafactory-cli train --stage sft --quantization_bit 4 --cutoff_len 4096",
 			changes: append(toLength("4096", "2048"), Change{Knob: job.Method, From: "qlora", To: "lora"}), profile: "llama-factory",
-			want:  "llamafactory-cli train --stage sft --cutoff_len 2048",
-			diff:  []string{"--cutoff_len 4096 -> 2048", "--quantization_bit 4 (removed)"},
-			parts: []string{"argv|--cutoff_len|4096|2048", "argv|--quantization_bit|4|"},
+			want:  "llamafactory-cli train --stage sft --cutoff_len 2048 --bf16 True",
+			diff:  []string{"--cutoff_len 4096 -> 2048", "--bf16 True (added; default false)", "--quantization_bit 4 (removed)"},
+			parts: []string{"argv|--cutoff_len|4096|2048", "argv|--bf16||True", "argv|--quantization_bit|4|"},
 		},
 		{
 			name: "placeholders", user: map[string]string{"seq_len": "4096", "micro_batch": "8"},
@@ -248,14 +249,14 @@ func TestRewriteArgv(t *testing.T) {
 					t.Errorf("%s is %q, want %q (notes %q)", ch.Knob, got, ch.From, j.Notes)
 				}
 			}
-			before, err := s.Rewrite(j, nil, "r", 1, "")
+			before, err := s.Rewrite(j, Request{RunID: "r", Attempt: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if len(c.user) == 0 && strings.Join(before.Argv, " ") != c.argv {
 				t.Errorf("attempt 1 runs %q, not the command as typed", before.Argv)
 			}
-			got, err := s.Rewrite(j, c.changes, "r", 2, "")
+			got, err := s.Rewrite(j, Request{Changes: c.changes, RunID: "r", Attempt: 2})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -312,7 +313,7 @@ func TestRewriteConfigFile(t *testing.T) {
 		{Knob: job.MicroBatch, From: "8", To: "4"},
 		{Knob: job.Accumulation, From: "1", To: "2"},
 	}
-	got, err := s.Rewrite(j, changes, "20260101-000000-x-beef", 2, "")
+	got, err := s.Rewrite(j, Request{Changes: changes, RunID: "20260101-000000-x-beef", Attempt: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,7 +372,7 @@ func TestRewriteSwitches(t *testing.T) {
 		if strings.Contains(c.argv, "checkpointing") {
 			knob = job.GradCkpt
 		}
-		got, err := s.Rewrite(j, []Change{{Knob: knob, From: j.Knobs[knob].Value, To: c.to}}, "r", 2, "")
+		got, err := s.Rewrite(j, Request{Changes: []Change{{Knob: knob, From: j.Knobs[knob].Value, To: c.to}}, RunID: "r", Attempt: 2})
 		if err != nil {
 			t.Errorf("%s: %v", c.argv, err)
 			continue
@@ -394,39 +395,6 @@ func TestChangedAsJSON(t *testing.T) {
 	}
 }
 
-func TestRewriteConfigWhoseFolderCannotBeWritten(t *testing.T) {
-	t.Parallel()
-	dir := folder(t, map[string]string{"c.json": `{"a": "./x"}`, "d.json": `{"a": "meta/llama", "n": 1}`, "e.json": `{"train": "d.json"}`})
-	docs := map[string]*document{}
-	for name, want := range map[string]string{"c.json": "a", "d.json": "", "e.json": "train"} {
-		d, err := openDocument(name, dir, 0, configForm{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := d.refersToNeighbours(); got != want {
-			t.Errorf("%s: relative reference %q, want %q", name, got, want)
-		}
-		docs[name] = d
-	}
-	// Even root cannot write into a folder that is gone.
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
-	for name, movable := range map[string]bool{"c.json": false, "d.json": true} {
-		w := &writer{c: &command{doc: docs[name]}, edits: edits{replace: map[int][]string{}}, doc: docs[name].data}
-		f, err := w.file("r", 2, "/attempts/2")
-		if movable != (err == nil) || movable && f.Path != "/attempts/2/.sparkrun-r-a2-"+name {
-			t.Errorf("%s: %v, %v", name, f.Path, err)
-		}
-		if movable && !cmp.Equal(w.edits.replace, map[int][]string{0: {f.Path}}) {
-			t.Errorf("%s: argv would get %v", name, w.edits.replace)
-		}
-		if _, err := w.file("r", 2, ""); err == nil {
-			t.Errorf("%s: placed nowhere", name)
-		}
-	}
-}
-
 func TestRewriteRefuses(t *testing.T) {
 	t.Parallel()
 	s := profiles(t)
@@ -444,7 +412,7 @@ func TestRewriteRefuses(t *testing.T) {
 		{Change{Knob: job.GlobalBatch, From: "8", To: "4"}, "no knob global_batch"},
 		{Change{Knob: job.Method, From: "full", To: "lora"}, "does not know"},
 	} {
-		got, err := s.Rewrite(j, []Change{c.change}, "r", 2, "")
+		got, err := s.Rewrite(j, Request{Changes: []Change{c.change}, RunID: "r", Attempt: 2})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want an error with %q", c.change.Knob, err, c.want)
 		}

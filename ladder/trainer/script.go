@@ -1,57 +1,110 @@
 package trainer
 
 import (
+	"fmt"
+	"io"
+	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+
+	"sparkrun/ladder/trainer/place"
 )
 
 // scriptHead is how much of a script is read: its flags are declared near the
 // top, and a data file given as a script must not fill memory.
 const scriptHead = 200 << 10
 
-// scriptText returns the beginning of the trainer's Python source, where it can
-// be found without asking Python.
-func (p *place) scriptText() string {
+// source returns the beginning of the trainer's Python source, where it can be
+// found without asking Python, and the path of that file on this machine.
+func source(p *place.Place, interpreter string) (text, file string) {
+	var files []string
 	switch {
-	case p.script != "":
-		return string(readHead(absolute(p.dir, p.script), scriptHead))
-	case p.module != "":
-		rel := strings.ReplaceAll(p.module, ".", "/")
-		for _, name := range []string{rel + ".py", rel + "/__main__.py"} {
-			if text := readHead(filepath.Join(p.dir, name), scriptHead); text != nil {
-				return string(text)
-			}
+	case p.Script != "":
+		if file, ok := p.HostPath(p.Script); ok {
+			files = append(files, file)
 		}
-	case strings.Contains(p.program, "/"):
-		file := absolute(p.dir, p.program)
-		if shebang(file) != "" {
-			return string(readHead(file, scriptHead))
+	case p.Module != "":
+		rel := strings.ReplaceAll(p.Module, ".", "/")
+		var folders []string
+		if p.Dir != "" {
+			folders = append(folders, p.Dir)
+		}
+		for _, dir := range append(folders, place.SitePackages(interpreter)...) {
+			files = append(files, filepath.Join(dir, rel+".py"), filepath.Join(dir, rel, "__main__.py"))
+		}
+	case strings.Contains(p.Program, "/"):
+		// A program with a shebang of Python is a script.
+		if file, ok := p.HostPath(p.Program); ok && pythonShebang(file) {
+			files = append(files, file)
 		}
 	}
-	return ""
+	for _, file := range files {
+		if head := readHead(file, scriptHead); head != nil {
+			return string(head), file
+		}
+	}
+	return "", ""
+}
+
+// pythonShebang says whether the first line of a file names Python.
+func pythonShebang(file string) bool {
+	line, _, _ := strings.Cut(string(readHead(file, 1024)), "\n")
+	return strings.HasPrefix(line, "#!") && strings.Contains(line, "python")
+}
+
+// readHead returns up to n bytes from the start of a regular file, nothing if it
+// cannot be read.
+func readHead(path string, n int64) []byte {
+	info, err := os.Stat(path)
+	if err != nil || !info.Mode().IsRegular() {
+		return nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, n))
+	if err != nil {
+		return nil
+	}
+	return data
 }
 
 // declaration is what a script's text says of one of its flags.
 type declaration struct {
 	// value is the default, "" if it is not a literal.
 	value string
-	// toggle marks action="store_true": the flag takes no value.
-	toggle bool
+	// known is set for every declaration that was read.
+	known bool
+	// toggle marks action="store_true": the flag takes no value. dual marks a flag
+	// with a --no- form and no value.
+	toggle, dual bool
 	// choices are the values allowed, none if any is.
 	choices []string
+	// none says that the default is None, or that there is none.
+	none bool
+	// config is FILE:LINE of a config file written in Python that sets it.
+	config string
+	// typed is the flag in the script's own spelling, shorts its short forms.
+	typed  string
+	shorts []string
 }
 
 var (
-	addArgument = regexp.MustCompile(`(?s)\b(?:add_argument|option)\(\s*((?:["']-{1,2}[\w-]+["']\s*,?\s*)+)`)
+	addArgument = regexp.MustCompile(`(?s)\b(?:add_argument|option)\(\s*((?:["']-{1,2}[\w-]+(?:/-{1,2}[\w-]+)?["']\s*,?\s*)+)`)
 	// A script may declare its flags through a function of its own that puts the
 	// dashes in front.
 	joinsDashes  = regexp.MustCompile(`["']--["']\s*\+`)
 	ownDeclare   = regexp.MustCompile(`\b(?:flag|option|opt|add_flag|add_option|add_opt)\(\s*["']([a-z_]\w*)["']`)
-	longFlag     = regexp.MustCompile(`["']--([A-Za-z][\w-]*)["']`)
+	longFlag     = regexp.MustCompile(`["']--([A-Za-z][\w-]*)(/--no[\w-]*)?["']`)
+	shortFlag    = regexp.MustCompile(`["'](-[A-Za-z])["']`)
 	argDefault   = regexp.MustCompile(`\bdefault\s*=\s*(?:["']([^"']*)["']|([\w.+-]+))\s*[,)]`)
 	argChoices   = regexp.MustCompile(`(?s)\bchoices\s*=\s*[\[(]([^\])]*)[\])]`)
-	argToggle    = regexp.MustCompile(`\baction\s*=\s*["']store_true["']`)
+	argToggle    = regexp.MustCompile(`\baction\s*=\s*["']store_true["']|\bis_flag\s*=\s*True\b`)
+	argDual      = regexp.MustCompile(`\baction\s*=\s*[\w.]*\bBooleanOptionalAction\b`)
 	dataField    = regexp.MustCompile(`(?m)^[ \t]+([a-z_]\w*)\s*:\s*[^=\n()]+=[ \t]*(.*)$`)
 	fieldDefault = regexp.MustCompile(`^field\(\s*(?:.*\b)?default\s*=\s*(?:["']([^"']*)["']|([\w.+-]+))\s*[,)]`)
 	pyLiteral    = regexp.MustCompile(`^(?:["']([^"']*)["']|([\w.+-]+))\s*(?:#.*)?$`)
@@ -67,10 +120,12 @@ func declared(text string, fields bool) map[string]declaration {
 			if strings.HasPrefix(rest, "field(") {
 				// The default may stand on a later line of the call.
 				call := callText(text[f[4]:])
-				m[name] = declaration{value: literal(fieldDefault.FindStringSubmatch(strings.Join(strings.Fields(call), " ")))}
+				found := fieldDefault.FindStringSubmatch(strings.Join(strings.Fields(call), " "))
+				m[name] = declaration{known: true, value: literal(found), none: isNone(found)}
 				continue
 			}
-			m[name] = declaration{value: literal(pyLiteral.FindStringSubmatch(rest))}
+			found := pyLiteral.FindStringSubmatch(rest)
+			m[name] = declaration{known: true, value: literal(found), none: isNone(found)}
 		}
 	}
 	if joinsDashes.MatchString(text) {
@@ -78,7 +133,10 @@ func declared(text string, fields bool) map[string]declaration {
 			if commented(text, at[0]) {
 				continue
 			}
-			m[text[at[2]:at[3]]] = declarationOf(callText(text[at[0]:]))
+			name := text[at[2]:at[3]]
+			d := declarationOf(callText(text[at[0]:]))
+			d.typed = "--" + name
+			m[normalise(name)] = d
 		}
 	}
 	for _, at := range addArgument.FindAllStringSubmatchIndex(text, -1) {
@@ -86,7 +144,14 @@ func declared(text string, fields bool) map[string]declaration {
 			continue
 		}
 		d := declarationOf(callText(text[at[0]:]))
+		for _, s := range shortFlag.FindAllStringSubmatch(text[at[2]:at[3]], -1) {
+			d.shorts = append(d.shorts, s[1])
+		}
 		for _, name := range longFlag.FindAllStringSubmatch(text[at[2]:at[3]], -1) {
+			d.typed = "--" + name[1]
+			if name[2] != "" {
+				d.dual, d.toggle = true, false
+			}
 			m[normalise(name[1])] = d
 		}
 	}
@@ -102,8 +167,12 @@ func commented(text string, at int) bool {
 
 // declarationOf reads the keywords of one call that declares a flag.
 func declarationOf(call string) declaration {
+	found := argDefault.FindStringSubmatch(call)
 	d := declaration{
-		value:  literal(argDefault.FindStringSubmatch(call)),
+		known:  true,
+		dual:   argDual.MatchString(call),
+		value:  literal(found),
+		none:   isNone(found) || call != "" && !strings.Contains(call, "default"),
 		toggle: argToggle.MatchString(call),
 	}
 	if c := argChoices.FindStringSubmatch(call); c != nil {
@@ -113,10 +182,93 @@ func declarationOf(call string) declaration {
 			}
 		}
 	}
-	if d.toggle && d.value == "" {
+	if (d.toggle || d.dual) && d.value == "" {
 		d.value = "false"
 	}
 	return d
+}
+
+// isNone says whether the default that was found is None.
+func isNone(m []string) bool { return m != nil && m[1] == "" && m[2] == "None" }
+
+// moduleConstant is NAME = LITERAL at the start of a line, or a product of two whole
+// numbers.
+var moduleConstant = regexp.MustCompile(`(?m)^([a-z_]\w*)[ \t]*=[ \t]*(?:["']([^"'\n]*)["']|([\w.+-]+)(?:[ \t]*\*[ \t]*(\d+))?)[ \t]*(?:#.*)?$`)
+
+// constants reads the settings that a module has at its top level. file, if given, is
+// the name of the file, for the place of each.
+func constants(text, file string) map[string]declaration {
+	m := map[string]declaration{}
+	for _, at := range moduleConstant.FindAllStringSubmatchIndex(text, -1) {
+		part := func(i int) string {
+			if at[2*i] < 0 {
+				return ""
+			}
+			return text[at[2*i]:at[2*i+1]]
+		}
+		d := declaration{known: true}
+		switch {
+		case at[4] >= 0:
+			d.value = part(2)
+		case part(4) != "":
+			a, errA := parseInt(part(3))
+			b, errB := parseInt(part(4))
+			if errA != nil || errB != nil || a > 1<<30 || b > 1<<30 {
+				continue
+			}
+			d.value = strconv.FormatInt(a*b, 10)
+		default:
+			d.value = literal([]string{"", "", part(3)})
+		}
+		if file != "" {
+			d.config = fmt.Sprintf("%s:%d", file, 1+strings.Count(text[:at[0]], "\n"))
+		}
+		m[part(1)] = d
+	}
+	return m
+}
+
+// readConstants takes the settings of a script whose configurator changes the names
+// at its top level: those of the script, then those of a config written the same way.
+func (c *command) readConstants() {
+	if c.style != "configurator" {
+		return
+	}
+	add := func(m map[string]declaration) {
+		for n, d := range m {
+			if _, is := c.decl[n]; is || d.config == "" {
+				c.decl[n] = d
+			}
+		}
+	}
+	for n, d := range constants(c.text, "") {
+		c.decl[n] = d
+	}
+	for _, w := range c.words[c.args:] {
+		if strings.HasPrefix(w, "-") || filepath.Ext(w) != ".py" {
+			continue
+		}
+		host, ok := c.place.HostPath(w)
+		text := ""
+		if ok {
+			text = string(readHead(host, scriptHead))
+		}
+		if text == "" {
+			c.blind = w + " cannot be read"
+			continue
+		}
+		c.saw(host, []byte(text))
+		if c.config == "" {
+			c.config = w
+		}
+		add(constants(text, w))
+	}
+	if c.text == "" && c.blind == "" {
+		c.blind = c.scriptName() + " cannot be read"
+	}
+	for n := range c.decl {
+		c.takes.names[n] = true
+	}
 }
 
 // literal returns the default that one of the patterns above found, "" for
@@ -207,7 +359,3 @@ func stringAt(text string, i int) (end int, inside string) {
 	}
 	return -1, ""
 }
-
-// normalise writes a flag's name with underscores, as HfArgumentParser takes
-// both spellings.
-func normalise(name string) string { return strings.ReplaceAll(name, "-", "_") }

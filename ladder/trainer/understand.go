@@ -3,18 +3,21 @@ package trainer
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"sparkrun/internal/job"
+	"sparkrun/ladder/trainer/place"
+	"sparkrun/ladder/trainer/shim"
 )
 
 // named are the knobs of package job that a profile may tell of.
 var named = []job.Knob{
 	job.SeqLen, job.Packing, job.MicroBatch, job.Accumulation, job.EvalBatch, job.LoadIn4Bit, job.OutputDir,
 	job.NumWorkers, job.LearningRate, job.GlobalBatch, job.DType, job.ResumeFrom, job.TruncPolicy, job.MaxSteps,
-	job.SaveSteps, job.GradCkpt,
+	job.SaveSteps, job.GradCkpt, job.Optimizer, job.Epochs, job.Model,
 }
 
 // Understand returns what sparkrun makes of a command: argv as typed, its
@@ -22,8 +25,13 @@ var named = []job.Knob{
 // with --knob. A command that no profile recognises is no error; a --knob that
 // cannot be right is.
 //
-// A knob is in Job.Knobs only if Rewrite can turn it, or if the user named it.
+// A knob is in Job.Knobs if its value is known. Fixed tells those that cannot be
+// turned.
 func (s *Set) Understand(argv []string, dir string, env []string, user map[string]string) (job.Job, error) {
+	return s.understand(argv, dir, place.Environ(env), user, nil)
+}
+
+func (s *Set) understand(argv []string, dir string, env map[string]string, user map[string]string, over files) (job.Job, error) {
 	if len(argv) == 0 {
 		return job.Job{}, errors.New("no command given: write it behind --, as in sparkrun -- python train.py")
 	}
@@ -31,32 +39,36 @@ func (s *Set) Understand(argv []string, dir string, env []string, user map[strin
 	if err != nil {
 		return job.Job{}, err
 	}
-	c := s.inspect(words, dir)
-	around := c.surroundings(environ(env))
+	c := s.inspect(words, around{dir: dir, env: env, files: over})
+	p := c.place
 	j := job.Job{
 		Argv:        slices.Clone(argv),
 		Dir:         dir,
-		TrainerAt:   c.at,
-		Interpreter: c.interpreter(around),
-		Container:   c.container,
-		Nodes:       s.words.nodes(&c.place, words, around),
+		TrainerAt:   trainerAt(words, p),
+		Interpreter: p.Interpreter(env),
+		Container:   p.Container,
+		Nodes:       p.Nodes,
+		Procs:       p.Procs,
+		Launchers:   slices.Clone(p.Launchers),
+		TrainerDir:  p.Dir,
+		Unsure:      p.Unsure,
+		Opaque:      p.Opaque,
+		ShimRefused: p.ShimRefused,
+		Resume:      job.Resume{How: "never", Why: "no trainer profile fits, so how to ask for it is not known"},
 		Knobs:       job.Knobs{},
+		Notes:       slices.Clone(p.Notes),
+		Read:        c.read,
 	}
 	switch {
-	case c.module != "":
-		j.Script, j.Module = c.module, true
-	case c.script != "":
-		j.Script = c.script
-		if c.dir != dir {
-			j.Script = absolute(c.dir, c.script)
+	case p.Module != "":
+		j.Script, j.Module = p.Module, true
+	case p.Script != "":
+		j.Script = p.Script
+		if host, ok := p.HostPath(p.Script); ok && p.Dir != dir {
+			j.Script = host
 		}
 	}
 	if c.prof != nil {
-		j.Profile = c.prof.Name
-		if c.doc != nil {
-			j.ConfigFile = c.doc.typed
-		}
-		c.version = installedVersion(j.Interpreter, c.prof.Package)
 		c.fill(&j)
 	}
 	if err := c.fillUser(&j, user); err != nil {
@@ -66,124 +78,118 @@ func (s *Set) Understand(argv []string, dir string, env []string, user map[strin
 	return j, nil
 }
 
-// fill reads every knob of the profile.
+// trainerAt is the index in argv of the trainer's own first word: its script, module
+// or program. Where it stands inside another word, such as the string of bash -c, it
+// is that word's index.
+func trainerAt(argv []string, p *place.Place) int {
+	if len(p.Words) <= len(argv) && slices.Equal(argv[len(argv)-len(p.Words):], p.Words) {
+		at := len(argv) - len(p.Words)
+		if p.Seen() || p.Args < len(p.Words) {
+			at += max(0, p.Args-1)
+		}
+		return min(at, max(0, len(argv)-1))
+	}
+	for i := len(argv) - 1; i >= 0; i-- {
+		for _, w := range []string{p.Script, p.Module, p.Program} {
+			if w != "" && strings.Contains(argv[i], w) {
+				return i
+			}
+		}
+	}
+	return 0
+}
+
+// fill reads every knob of the profile, and what else it tells of the job.
 func (c *command) fill(j *job.Job) {
+	p := c.prof
+	j.Profile, j.Image, j.Family, j.Floor = p.Name, p.Image, "", int64(p.Floor)
+	j.ConfigFile = c.config
+	if len(c.docs) > 0 && c.docs[0].path != absolute(j.Dir, c.docs[0].typed) {
+		j.ConfigFile = c.docs[0].path
+	}
+	if n := c.ownProcs(); n > 0 {
+		j.Procs = int(n)
+	}
 	if c.blind != "" {
 		j.Notes = append(j.Notes, "the trainer's config file cannot be read, so no setting in it is known: "+c.blind)
 	}
-	values := c.values(j)
+	k := c.knobs()
+	j.SelfShrinks, j.Family = k.selfShrinks(), k.family()
+	for _, name := range sortedKeys(c.unheard) {
+		j.Notes = append(j.Notes, c.unheard[name])
+	}
 	for _, name := range named {
-		f, ok, _ := c.knob(string(name))
+		f, ok, why := k.get(string(name))
+		if why != "" {
+			j.Notes = append(j.Notes, fmt.Sprintf("%s is not known: %s", name, why))
+			if j.Unclear == nil {
+				j.Unclear = map[job.Knob]string{}
+			}
+			j.Unclear[name] = why
+		}
 		if !ok {
 			continue
 		}
-		if why := c.void(string(name), values); why != "" {
+		set := job.Setting{Value: f.value, Source: f.origin, Where: f.where, Choices: f.choices}
+		set.Min, set.MinWhy = k.least(string(name))
+		j.Knobs[name] = set
+		if why := k.void(string(name)); why != "" {
 			j.Notes = append(j.Notes, fmt.Sprintf("%s is not turned: %s", name, why))
-			continue
 		}
-		if !c.turnable(string(name), f) {
-			continue
-		}
-		j.Knobs[name] = job.Setting{Value: f.value, Source: job.Source(f.origin), Where: f.where}
 	}
-	if c.prof.Family == "global" {
+	if j.Family == "global" {
 		delete(j.Knobs, job.Accumulation)
 	}
-	if m, where := c.method(values); m != "" {
-		j.Knobs[job.Method] = job.Setting{Value: m, Source: job.FromDefault, Where: where}
+	if p.Image {
+		delete(j.Knobs, job.SeqLen)
 	}
+	if m, ok := k.method(); ok {
+		j.Knobs[job.Method] = m
+	}
+	if _, ok := j.Knobs[job.SeqLen]; ok {
+		j.LongRows = k.longRows()
+	}
+	j.Resume = c.resume(k)
+	c.opaque(j, k)
 }
 
-// values returns the settings of all knobs of the profile, for its conditions.
-func (c *command) values(j *job.Job) map[string]string {
-	values := map[string]string{}
-	for _, name := range sortedKeys(c.prof.Knobs) {
-		f, ok, why := c.knob(name)
-		if ok {
-			values[name] = f.value
-		}
-		if why != "" && j != nil {
-			j.Notes = append(j.Notes, fmt.Sprintf("%s is not known: %s", name, why))
+// least is the smallest value that the trainer takes for a knob, 0 if any.
+func (k *knobs) least(name string) (least int64, why string) {
+	for _, m := range k.c.prof.Knobs[name].Mins {
+		if k.holds(m.When) || mentions(k.c.text, m.Text) {
+			return m.Min, m.Why
 		}
 	}
-	return values
+	return 0, ""
 }
 
-// turnable says whether the spots of a knob can all be changed.
-func (c *command) turnable(name string, f found) bool {
-	if len(f.spots) == 0 {
-		return c.takes(name)
-	}
-	return true
-}
-
-// void returns the reason for which a knob must not be turned.
-func (c *command) void(name string, values map[string]string) string {
-	spec := c.prof.Knobs[name]
-	for _, w := range spec.VoidText {
-		if strings.Contains(c.text, w) {
-			return fmt.Sprintf("the script uses %s, where a batch must fit other settings", w)
-		}
-	}
-	for _, r := range spec.Void {
-		if holds(r.When, values) {
-			return r.Why
+// longRows says what becomes of rows that are longer than a new length.
+func (k *knobs) longRows() string {
+	for _, r := range k.c.prof.LongRows {
+		if len(r.When)+len(r.Text) == 0 || k.holds(r.When) || mentions(k.c.text, r.Text) {
+			return r.Say
 		}
 	}
 	return ""
 }
 
-// holds says whether every setting of the condition is as it says; * is any
-// value at all.
-func holds(when, values map[string]string) bool {
-	for k, want := range when {
-		v, ok := values[k]
-		if !ok || v == "null" || v == "" || (want != "*" && !strings.EqualFold(v, want)) {
-			return false
+// opaque marks a script whose length and batch are worked out in its code: nothing
+// tells them beforehand, but the shim sees them.
+func (c *command) opaque(j *job.Job, k *knobs) {
+	if j.Opaque != "" || j.ShimRefused != "" || len(c.consts) == 0 {
+		return
+	}
+	computed := false
+	for _, name := range []job.Knob{job.SeqLen, job.MicroBatch} {
+		if _, ok := j.Knobs[name]; ok {
+			return
 		}
+		f, _, _ := k.get(string(name))
+		computed = computed || f.computed
 	}
-	return len(when) > 0
-}
-
-func anyHolds(conditions []map[string]string, values map[string]string) bool {
-	for _, w := range conditions {
-		if holds(w, values) {
-			return true
-		}
+	if computed {
+		j.Opaque = fmt.Sprintf("length and batch are worked out in the code of %s", c.scriptName())
 	}
-	return false
-}
-
-// method returns how the model is trained. A method that the profile cannot
-// change in this command is not named, except lora, from which nothing leads
-// on.
-func (c *command) method(values map[string]string) (method, where string) {
-	m := c.prof.Method
-	where = "settings of " + c.prof.Name
-	method = m.Otherwise
-	var to map[string]string
-	switch {
-	case c.blind != "":
-		return "", ""
-	case anyHolds(m.QuantisedWhen, values):
-		method, to = "qlora", m.To16Bit
-	case anyHolds(m.LoRAWhen, values):
-		return "lora", where
-	case anyHolds(m.FullWhen, values):
-		method = "full"
-	}
-	if method == "full" {
-		to = m.ToLoRA
-	}
-	if method == "" || len(to) == 0 {
-		return "", ""
-	}
-	for _, name := range sortedKeys(to) {
-		if !c.takes(name) && !slices.Contains(m.Optional, name) {
-			return "", ""
-		}
-	}
-	return method, where
 }
 
 // fillUser adds the knobs that the user named. They win over what was read,
@@ -220,11 +226,21 @@ func (c *command) fillUser(j *job.Job, user map[string]string) error {
 			}
 			continue
 		}
-		where := "SPARKRUN_KNOB_" + strings.ToUpper(name)
+		where := knobVar(k)
 		if placed {
 			where = "{" + name + "}"
-		} else if k != job.LoRALR {
+		}
+		if k == job.Method && c.prof == nil {
+			if _, also := user[string(job.LoadIn4Bit)]; !also {
+				j.Notes = append(j.Notes, fmt.Sprintf("--knob method=%s: no trainer profile fits this command, so the method is believed and never changed: which settings change it is not known", value))
+			}
+		} else if !placed && k != job.LoRALR {
 			j.Notes = append(j.Notes, fmt.Sprintf("--knob %s has no {%s} in the command: it reaches it only as the environment variable %s", name, name, where))
+		}
+		if _, known := knownKnobs()[name]; !known && !placed && k != job.Method && k != job.LoRALR && (c.prof == nil || c.prof.Knobs[name].Kind == "") {
+			if near := nearest(name, sortedKeys(knownKnobs())); near != "" {
+				j.Notes = append(j.Notes, fmt.Sprintf("--knob %s: sparkrun knows no setting of that name; did you mean %s?", name, near))
+			}
 		}
 		j.Knobs[k] = job.Setting{Value: value, Source: job.FromUser, Where: where}
 	}
@@ -241,20 +257,118 @@ func (c *command) fillUser(j *job.Job, user map[string]string) error {
 // remarks says what was not understood, and why.
 func (c *command) remarks(j *job.Job) []string {
 	var notes []string
+	if c.prof == nil && c.unread != "" {
+		notes = append(notes, c.unread)
+	}
+	if why := c.missing(); why != "" {
+		notes = append(notes, why)
+	}
 	switch {
-	case c.container != nil:
-		notes = append(notes, fmt.Sprintf("%s is a container client: the settings of the training inside are not changed", c.container.Engine))
-	case c.unsure != "":
-		notes = append(notes, c.unsure)
-	case c.launcher != nil:
-		notes = append(notes, fmt.Sprintf("sparkrun does not look behind %s: its settings are left alone", c.launcher.Name))
-	case c.prof == nil && len(j.Knobs) == 0:
+	case j.Unsure != "":
+		notes = append(notes, j.Unsure)
+	case j.Opaque != "" && j.ShimRefused == "":
+		notes = append(notes, j.Opaque+"; only the shim can change what it trains with")
+	case j.Opaque != "":
+		notes = append(notes, j.Opaque+", and the shim does not reach it ("+j.ShimRefused+"): its settings are not changed")
+	case c.prof == nil && len(j.Knobs) == 0 && len(notes)+len(j.Notes) == 0:
 		notes = append(notes, "no trainer profile fits this command, so none of its settings is known")
-	case c.prof != nil && j.Knobs[job.SeqLen].Value == "" && j.Knobs[job.MicroBatch].Value == "":
-		notes = append(notes, fmt.Sprintf("recognised as %s, but neither length nor batch is a flag or config setting that can be turned (values written in the script's code stay as they are)", c.prof.Name))
+	case c.prof != nil && j.Knobs[job.SeqLen].Value == "" && j.Knobs[job.MicroBatch].Value == "" && c.blind == "":
+		notes = append(notes, fmt.Sprintf("recognised as %s, but neither length nor batch is a flag, a config setting or a value written in the script that can be turned", c.prof.Name))
+	case c.needsShim(j) && j.ShimRefused != "":
+		notes = append(notes, "values written in the script's code cannot be changed: "+j.ShimRefused)
 	}
 	if j.Nodes > 1 {
 		notes = append(notes, fmt.Sprintf("the job spans %d machines: its settings are not changed", j.Nodes))
 	}
 	return notes
+}
+
+// needsShim says whether some knob of the job is written in code.
+func (c *command) needsShim(j *job.Job) bool {
+	for _, set := range j.Knobs {
+		if set.Source == job.FromScript {
+			return true
+		}
+	}
+	return false
+}
+
+// shimTurns says whether the shim knows the knob.
+func shimTurns(name string) bool { return slices.Contains(shim.Knobs(), job.Knob(name)) }
+
+func absolute(dir, path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(dir, path)
+}
+
+// knobVar is the environment variable that carries a knob to the child.
+func knobVar(k job.Knob) string { return "SPARKRUN_KNOB_" + strings.ToUpper(string(k)) }
+
+// asksResume says why the command cannot be made to ask for a checkpoint, "" if it
+// can.
+func (k *knobs) asksResume() string {
+	r := k.c.prof.Resume
+	if !r.fromFolder() {
+		return k.fixed(string(job.ResumeFrom))
+	}
+	for _, name := range sortedKeys(r.Also) {
+		if why := k.fixed(name); why != "" {
+			return name + ": " + why
+		}
+	}
+	return ""
+}
+
+// installed is the text of a file of the installed packages, with {subcommand} filled
+// in.
+func (c *command) installed(name string) string {
+	if name == "" || c.subcommand == "" || c.place.Program == "" {
+		return ""
+	}
+	name = strings.ReplaceAll(name, "{subcommand}", c.subcommand)
+	for _, dir := range place.SitePackages(c.python) {
+		if head := readHead(filepath.Join(dir, filepath.FromSlash(name)), scriptHead); head != nil {
+			return string(head)
+		}
+	}
+	return ""
+}
+
+// resume says what the trainer makes of a checkpoint.
+func (c *command) resume(k *knobs) job.Resume {
+	r := c.prof.Resume
+	out := job.Resume{How: "never", Layout: c.prof.Checkpoints, Why: r.Why}
+	words := r.Text
+	if len(words) == 0 {
+		words = []string{"resume_from_checkpoint"}
+	}
+	flag := k.asksResume()
+	switch r.How {
+	case "auto":
+		out.How = "auto"
+	case "always":
+		out.How = "path"
+		if flag != "" {
+			out.How, out.Why = "never", flag
+		}
+	case "text":
+		switch {
+		case flag != "":
+			out.Why = flag
+		case c.text == "" && c.installed(r.Source) == "":
+			out.Why = fmt.Sprintf("whether %s hands a checkpoint to its trainer is not known: its code is not at hand", c.scriptName())
+		case !handsOn(c.text, words) && !handsOn(c.installed(r.Source), words):
+			out.Why = fmt.Sprintf("%s does not hand a checkpoint to its trainer", c.scriptName())
+		default:
+			out.How = "path"
+		}
+	}
+	if out.How != "never" {
+		out.Why = ""
+	} else if out.Why == "" {
+		out.Why = "profile " + c.prof.Name + " knows no way to ask for it"
+	}
+	return out
 }

@@ -30,16 +30,16 @@ func TestUnderstandFindsTheTrainer(t *testing.T) {
 		{argv: "python -m llamafactory.cli train x.yaml", at: 2, script: "llamafactory.cli", profile: "llama-factory"},
 		{argv: "llamafactory-cli export x.yaml", at: 0, note: "no trainer profile"},
 		{argv: "nice --bogus python train.py", at: 0, note: "option --bogus of nice"},
-		{argv: "env -S python train.py", at: 0, note: "option -S of env"},
-		{argv: "python -c pass", at: 1, note: "python -c"},
-		{argv: "python -Z train.py", at: 1, note: "option -Z of Python"},
-		{argv: "python - x", at: 1, note: "standard input"},
-		{argv: "torchrun --nproc-per-node 2 train.py --max_length 4096", at: 0, note: "behind torchrun"},
-		{argv: "python -m accelerate.commands.launch train.py --max_length 4096", at: 2, note: "behind accelerate"},
-		{argv: "bash -c x", at: 0, note: "behind bash"},
+		{argv: "env -S python train.py", at: 0, note: "env -S"},
+		{argv: "python -c pass", at: 0, note: "python -c"},
+		{argv: "python -Z train.py", at: 0, note: "option -Z of Python"},
+		{argv: "python - x", at: 0, note: "standard input"},
+		{argv: "torchrun --nproc-per-node 2 train.py --max_length 4096", at: 3, script: "train.py", profile: "hf-trainer"},
+		{argv: "python -m accelerate.commands.launch train.py --max_length 4096", at: 3, script: "train.py", profile: "hf-trainer"},
+		{argv: "bash -c x", at: 2, note: "no trainer profile"},
 		{argv: "./a.out", at: 0, note: "no trainer profile"},
-		{argv: "nice", at: 0, note: "no trainer profile"},
-		{argv: "timeout 10", at: 1, note: "no trainer profile"},
+		{argv: "nice", at: 0, note: "ends where a program should stand"},
+		{argv: "timeout 10", at: 1, note: "ends where a program should stand"},
 	}
 	s := profiles(t)
 	dir := t.TempDir()
@@ -121,6 +121,10 @@ func TestUnderstandKnobs(t *testing.T) {
 		want  map[job.Knob]string
 		not   []job.Knob
 		note  string
+		// fixed are known and not to be turned; shrinks is why the trainer shrinks its
+		// batch by itself.
+		fixed   []job.Knob
+		shrinks string
 	}{
 		{
 			name: "an unread script is believed only what argv says", argv: "python gone.py --max_length 4096 --per_device_train_batch_size 8",
@@ -134,7 +138,7 @@ func TestUnderstandKnobs(t *testing.T) {
 		},
 		{
 			name: "constants in the code", files: map[string]string{"t.py": "from trl import SFTConfig\nSFTConfig(max_length=4096, per_device_train_batch_size=8)\n"},
-			argv: "python t.py", not: []job.Knob{job.SeqLen, job.MicroBatch, job.Accumulation}, note: "values written in the script's code",
+			argv: "python t.py", want: map[job.Knob]string{job.SeqLen: "4096", job.MicroBatch: "8", job.Accumulation: "1"},
 		},
 		{
 			name: "trl", argv: "trl sft --load_in_4bit --use_peft",
@@ -145,20 +149,19 @@ func TestUnderstandKnobs(t *testing.T) {
 		{name: "a negated boolean", argv: "trl sft --no_packing", want: map[job.Knob]string{job.Packing: "false"}},
 		{
 			name: "padding_free without packing has no length", argv: "trl sft --padding_free True",
-			not: []job.Knob{job.SeqLen}, want: map[job.Knob]string{job.MicroBatch: "8"}, note: "does not apply the maximum length",
+			want: map[job.Knob]string{job.SeqLen: "1024", job.MicroBatch: "8"}, fixed: []job.Knob{job.SeqLen}, note: "does not apply the maximum length",
 		},
 		{
 			name: "a trainer that shrinks by itself", argv: "trl sft --auto_find_batch_size",
-			not: []job.Knob{job.MicroBatch}, note: "two ladders at once",
+			want: map[job.Knob]string{job.MicroBatch: "8"}, shrinks: "two ladders at once",
 		},
-		{name: "deepspeed", argv: "trl sft --deepspeed z2.json", not: []job.Knob{job.MicroBatch}, note: "DeepSpeed"},
 		{
 			name: "grpo", files: map[string]string{"g.py": "TrlParser((GRPOConfig,))"}, argv: "python g.py",
-			not: []job.Knob{job.MicroBatch}, note: "GRPOConfig",
+			fixed: []job.Knob{job.MicroBatch}, note: "GRPO",
 		},
 		{
 			name: "a script of TRL's parser without its model flags", files: map[string]string{"s.py": "TrlParser((SFTConfig,))"}, argv: "python s.py",
-			want: map[job.Knob]string{job.SeqLen: "1024", job.MicroBatch: "8"}, not: []job.Knob{job.Method, job.LoadIn4Bit},
+			want: map[job.Knob]string{job.SeqLen: "1024", job.MicroBatch: "8"}, not: []job.Knob{job.LoadIn4Bit}, fixed: []job.Knob{job.Method},
 		},
 		{
 			name: "a config file in a form that is not known", files: map[string]string{"t.py": hfScript, "c.toml": ""}, argv: "python t.py c.toml",
@@ -197,7 +200,7 @@ func TestUnderstandKnobs(t *testing.T) {
 		},
 		{
 			name: "tokenised data", files: map[string]string{"c.yaml": "tokenized_path: d\n"}, argv: "llamafactory-cli train c.yaml",
-			not: []job.Knob{job.SeqLen}, note: "already tokenised",
+			fixed: []job.Knob{job.SeqLen}, note: "already tokenised",
 		},
 		{
 			name: "yaml as the only argument", files: map[string]string{"t.py": hfScript + "parser.parse_yaml_file(x)", "c.yaml": "max_seq_length: 4096\n"},
@@ -205,7 +208,7 @@ func TestUnderstandKnobs(t *testing.T) {
 		},
 		{
 			name: "an abbreviation that fits two flags is not read", files: map[string]string{"t.py": hfScript},
-			argv: "python t.py --max_s 9", want: map[job.Knob]string{job.SeqLen: "2048"},
+			argv: "python t.py --max_s 9", not: []job.Knob{job.SeqLen, job.MaxSteps}, note: "--max_s may mean it or another flag",
 		},
 		{
 			name: "micro-batch without accumulation", files: map[string]string{"t.py": "p.add_argument('--batch_size', default=4)"},
@@ -234,6 +237,20 @@ func TestUnderstandKnobs(t *testing.T) {
 					t.Errorf("%s is %+v, but must not be known", k, got)
 				}
 			}
+			fixed := s.Fixed(j)
+			for _, k := range c.fixed {
+				if fixed[k] == "" || j.Knobs[k].Value == "" {
+					t.Errorf("%s is %+v and can be turned: %q", k, j.Knobs[k], fixed)
+				}
+			}
+			for k := range c.want {
+				if fixed[k] != "" && !slices.Contains(c.fixed, k) && k != job.Method {
+					t.Errorf("%s cannot be turned: %s", k, fixed[k])
+				}
+			}
+			if !strings.Contains(j.SelfShrinks, c.shrinks) || (j.SelfShrinks == "") != (c.shrinks == "") {
+				t.Errorf("shrinks by itself: %q", j.SelfShrinks)
+			}
 			if notes := strings.Join(j.Notes, "\n"); !strings.Contains(notes, c.note) {
 				t.Errorf("notes %q lack %q", notes, c.note)
 			}
@@ -259,7 +276,7 @@ func TestUnderstandUserKnobs(t *testing.T) {
 	if got := j.Knobs[job.SeqLen]; got.Source != job.FromUser || got.Where != "{seq_len}" {
 		t.Errorf("length is %+v", got)
 	}
-	re, err := s.Rewrite(j, []Change{{Knob: job.Method, From: "qlora", To: "lora"}, {Knob: job.LoadIn4Bit, From: "true", To: "false"}}, "r", 2, "")
+	re, err := s.Rewrite(j, Request{Changes: []Change{{Knob: job.Method, From: "qlora", To: "lora"}, {Knob: job.LoadIn4Bit, From: "true", To: "false"}}, RunID: "r", Attempt: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -378,7 +395,7 @@ func TestSpellingFollowsTheInstalledVersion(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := s.Rewrite(j, []Change{{Knob: job.SeqLen, From: "1024", To: "512"}}, "r", 2, "")
+		got, err := s.Rewrite(j, Request{Changes: []Change{{Knob: job.SeqLen, From: "1024", To: "512"}}, RunID: "r", Attempt: 2})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -417,8 +434,10 @@ func TestLoadUserProfiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"argparse", "hf-trainer", "llama-factory", "trl"}; !slices.Equal(s.Names(), want) {
-		t.Errorf("names %q, want %q", s.Names(), want)
+	for _, name := range []string{"argparse", "hf-trainer", "llama-factory", "trl"} {
+		if !slices.Contains(s.Names(), name) {
+			t.Errorf("names %q lack %s", s.Names(), name)
+		}
 	}
 	j, err := s.Understand([]string{"mine"}, dir, nil, nil)
 	if err != nil {
@@ -429,16 +448,16 @@ func TestLoadUserProfiles(t *testing.T) {
 	}
 
 	bad := map[string]string{
-		"name: x\nbogus: 1\n":                                    ":2: field bogus not found",
-		"name: x\nrecognise: {programs: [a]}\nfamily: odd\n":     `:3: family is "odd"`,
-		strings.Replace(good, "kind: int", "kind: number", 1):    `:6: knob seq_len has kind "number"`,
-		strings.Replace(good, `"4096"`, "many", 1):               ":6: knob seq_len: default",
-		strings.Replace(good, "programs: [mine]", "", 1):         ":2: nothing to recognise",
-		strings.Replace(good, "floor: 2048", "floor: -1", 1):     ":7: floor is negative",
-		strings.Replace(good, "names: [len]", "names: []", 1):    ":6: knob seq_len has no names",
-		good + "method: {to_lora: {peft: x}}\n":                  ":8: method names peft",
-		good + "config: [{form: flag, override: none}]\n":        ":8: flag belongs to",
-		strings.Replace(good, "name: hf-trainer", "name: ''", 1): ":1: a profile needs a name",
+		"bogus: 1\nname: x\n": ":1: there is no key bogus",
+		"name: x\nrecognise: {programs: [a]}\nparser: {style: hf}\nfamily: odd\n":                      `:4: family is "odd"`,
+		strings.Replace(good, "kind: int", "kind: number", 1):                                          `:6: knob seq_len has kind "number"`,
+		strings.Replace(good, `"4096"`, "many", 1):                                                     ":6: knob seq_len: default",
+		strings.Replace(good, "programs: [mine]", "", 1):                                               ":2: nothing to recognise",
+		strings.Replace(good, "floor: 2048", "floor: -1", 1):                                           ":7: floor is negative",
+		strings.Replace(good, "names: [len], kind: int, default: \"4096\"", "names: [], kind: int", 1): ":6: knob seq_len has no names",
+		good + "method: {to_lora: {peft: x}}\n":                                                        ":8: method names peft",
+		good + "config: [{form: flag, override: none}]\n":                                              ":8: flag belongs to",
+		strings.Replace(good, "name: hf-trainer", "name: ''", 1):                                       ":1: a profile needs a name",
 		"":      ": the file is empty",
 		"a: [1": ":",
 	}
@@ -477,7 +496,7 @@ func TestOutputSuffixAndResume(t *testing.T) {
 			t.Errorf("%s: can resume %v", argv, got)
 		}
 		if ok {
-			if _, err := s.Rewrite(j, []Change{ch}, "r", 2, ""); err != nil {
+			if _, err := s.Rewrite(j, Request{Changes: []Change{ch}, RunID: "r", Attempt: 2}); err != nil {
 				t.Errorf("%s: %v", argv, err)
 			}
 		}

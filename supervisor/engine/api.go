@@ -209,8 +209,20 @@ type inspected struct {
 	}
 	Config struct {
 		Labels map[string]string
+		Env    []string
 	}
 	ExecIDs []string
+}
+
+// pythonPath is the PYTHONPATH that the image or the client's words set.
+func (i inspected) pythonPath() string {
+	path := ""
+	for _, e := range i.Config.Env {
+		if value, ok := strings.CutPrefix(e, "PYTHONPATH="); ok {
+			path = value // the last one wins
+		}
+	}
+	return path
 }
 
 // started says whether the container's process has been started, or has ended.

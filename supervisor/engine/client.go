@@ -22,7 +22,11 @@ type client struct {
 }
 
 func newClient(c command, e environ) *client {
-	k := &client{path: lookPath(c.argv[c.client], e)}
+	word := c.argv[c.client]
+	if c.compose == composeProgram {
+		word = "podman" // podman-compose calls it
+	}
+	k := &client{path: lookPath(word, e)}
 	for _, o := range c.globals {
 		k.globals = append(k.globals, o.words...)
 	}
@@ -79,6 +83,21 @@ func (k *client) inspect(ctx context.Context, id string) (inspected, error) {
 		return inspected{}, fmt.Errorf("podman container inspect answers with something else than one container")
 	}
 	return list[0], nil
+}
+
+// byLabel returns the ids of the containers, running or not, with a label.
+func (k *client) byLabel(ctx context.Context, label string) ([]string, error) {
+	b, err := k.run(ctx, callLimit, "ps", "--all", "--quiet", "--no-trunc", "--filter", "label="+label)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, id := range strings.Fields(string(b)) {
+		if validID.MatchString(id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
 }
 
 // cappedBuffer keeps the first maxAnswer bytes and takes the rest as read.

@@ -17,6 +17,13 @@ type command struct {
 	argv []string
 	// client and verb are the places of "docker" and "run" in argv, -1 for none.
 	client, verb int
+	// dir is the folder it is started in, "" where that is not known.
+	dir string
+	// compose says whether it is one of compose, composeOptions are those before its
+	// verb, and unknown is one that no table has.
+	compose        composeKind
+	composeOptions []option
+	unknown        string
 	// set is the environment that words in front of the client give it (env,
 	// sudo); sudo is whether sudo or doas stands there, keepsEnv whether it is
 	// told to leave the environment alone.
@@ -24,8 +31,8 @@ type command struct {
 	sudo, keepsEnv bool
 	globals        []option
 	options        []option
-	// target is the image of run, or the container of exec and start; args is
-	// what follows it.
+	// target is the image of run, or the container of exec and start, with compose
+	// the service; args is what follows it.
 	target string
 	args   []string
 }
@@ -46,19 +53,23 @@ type flagTable struct {
 	Plain       []string `yaml:"plain"`
 }
 
-var flagTables = sync.OnceValue(func() []flagTable {
-	var t struct {
-		Engines []flagTable `yaml:"engines"`
-	}
+// prefixTable is the part of the table of prefixes that is used here.
+type prefixTable struct {
+	Engines []flagTable  `yaml:"engines"`
+	Compose composeTable `yaml:"compose"`
+}
+
+var prefixes = sync.OnceValue(func() prefixTable {
+	var t prefixTable
 	b, err := configs.FS.ReadFile("trainers/_prefixes.yaml")
 	if err != nil || yaml.Unmarshal(b, &t) != nil {
-		return nil // a test demands that it is there
+		return prefixTable{} // a test demands that it is there
 	}
-	return t.Engines
+	return t
 })
 
 func tableOf(engine string) flagTable {
-	for _, t := range flagTables() {
+	for _, t := range prefixes().Engines {
 		if t.Name == engine {
 			return t
 		}
@@ -68,6 +79,9 @@ func tableOf(engine string) flagTable {
 
 // takeApart reads argv, in which c was recognised.
 func takeApart(argv []string, c job.Container) command {
+	if c.Verb == composeVerb {
+		return takeApartCompose(argv, c.Engine)
+	}
 	first := command{argv: argv, client: -1, verb: -1}
 	for i, w := range argv {
 		if filepath.Base(w) != c.Engine {
@@ -85,7 +99,8 @@ func takeApart(argv []string, c job.Container) command {
 	return first
 }
 
-func takeApartAt(argv []string, client int, engine string) command {
+// inFront begins with what the words in front of the client say.
+func inFront(argv []string, client int) command {
 	c := command{argv: argv, client: client, verb: -1, set: map[string]string{}}
 	for _, w := range argv[:client] {
 		switch filepath.Base(w) {
@@ -98,6 +113,11 @@ func takeApartAt(argv []string, client int, engine string) command {
 			c.set[name] = value
 		}
 	}
+	return c
+}
+
+func takeApartAt(argv []string, client int, engine string) command {
+	c := inFront(argv, client)
 	table := tableOf(engine)
 	i := client + 1
 	c.globals, i = readOptions(argv, i, table.GlobalPlain)

@@ -22,6 +22,13 @@ func TestFlagTablesAreThere(t *testing.T) {
 	}
 }
 
+func TestComposeTableIsThere(t *testing.T) {
+	t.Parallel()
+	if c := prefixes().Compose; c.Programs["docker-compose"] != "docker" || len(c.GlobalPlain) == 0 || len(c.Run.Value) == 0 {
+		t.Errorf("no flags of compose in the table of prefixes: %+v", c)
+	}
+}
+
 func TestTakeApart(t *testing.T) {
 	t.Parallel()
 	type want struct {

@@ -34,6 +34,9 @@ type Container struct {
 	ExecID string
 	// Limit is the container's memory limit in bytes, 0 for none.
 	Limit uint64
+	// PythonPath is the PYTHONPATH that its processes start with, from the image or
+	// the client's words; "" for none.
+	PythonPath string
 
 	api    *api
 	client *client

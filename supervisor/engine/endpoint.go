@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -45,6 +46,13 @@ func (e environ) get(name string) string {
 	return ""
 }
 
+// engineVariables are those that lead a client to its engine, its store or, with
+// compose, its project.
+var engineVariables = []string{
+	"DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "CONTAINER_HOST", "CONTAINER_CONNECTION", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF",
+	"HOME", "XDG_RUNTIME_DIR", "COMPOSE_PROJECT_NAME", "COMPOSE_PROFILES", "COMPOSE_FILE",
+}
+
 // The sockets of a system-wide engine.
 const (
 	dockerSocket = "/var/run/docker.sock"
@@ -54,10 +62,11 @@ const (
 // dockerPlace follows the docker client's own order: -H, --context,
 // DOCKER_HOST, DOCKER_CONTEXT, the current context, the default socket.
 func dockerPlace(c command, env environ) place {
-	if host, ok := last(c.globals, "-H", "--host"); ok {
+	globals := slices.Concat(c.globals, c.composeOptions)
+	if host, ok := last(globals, "-H", "--host"); ok {
 		return fromURL(host, "-H")
 	}
-	name, ok := last(c.globals, "--context", "-c")
+	name, ok := last(globals, "--context", "-c")
 	if !ok {
 		if host := env.get("DOCKER_HOST"); host != "" {
 			return fromURL(host, "DOCKER_HOST")
@@ -127,6 +136,14 @@ func podmanPlace(c command, env environ) place {
 		return place{why: fmt.Sprintf("podman's connection %q may lead to another machine", name)}
 	}
 	p := place{local: !on(c.globals, "--remote", "-r")}
+	if host := env.get("DOCKER_HOST"); host != "" && c.compose == composeSub {
+		// podman hands it on to docker's compose, if that is the one it calls.
+		if p = fromURL(host, "DOCKER_HOST"); p.why != "" {
+			return p
+		}
+		p.local = true
+		return p
+	}
 	if !c.sudo && os.Geteuid() != 0 {
 		run := env.get("XDG_RUNTIME_DIR")
 		if run == "" {

@@ -80,7 +80,7 @@ func begin(t *testing.T, e *enginetest.Engine, c job.Container, argv ...string) 
 	dir := t.TempDir()
 	c.Engine = e.Name
 	s := &started{t: t, e: e, out: &lockedBuffer{}, done: make(chan struct{})}
-	s.plan = Prepare(argv, c, e.Environ(), strings.ReplaceAll(dir, "/", "-"), 1, dir)
+	s.plan = Prepare(Command{Argv: argv, Env: e.Environ(), Dir: dir}, c, strings.ReplaceAll(dir, "/", "-"), 1, dir)
 	s.cmd = exec.Command(s.plan.Argv[0], s.plan.Argv[1:]...)
 	s.cmd.Env = e.Environ()
 	s.cmd.Dir = dir // podman's monitor leaves a file named oom where it was started
@@ -242,6 +242,65 @@ func runSuite(t *testing.T, e *enginetest.Engine, reach Reach) {
 		}
 		s.says("bye")
 		s.clientStatus(5)
+	})
+
+	t.Run("compose run", func(t *testing.T) {
+		s := begin(t, e, job.Container{Verb: "compose"}, append(append(e.Compose(t), "run", "--rm", "-T", enginetest.ComposeService), twoProcesses...)...)
+		if s.plan.Reach != reach || s.plan.Why != "" || len(s.plan.Added) != 1 || !strings.HasPrefix(s.plan.Added[0], "--name=sparkrun-") {
+			t.Errorf("reach %s, why %q, added %v", s.plan.Reach, s.plan.Why, s.plan.Added)
+		}
+		c := s.resolve()
+		s.says("ready")
+		eventually(t, "its two processes", func() bool {
+			procs, err := c.Processes(within(t))
+			return err == nil && slices.Equal(names(procs), []string{"sh", "sleep"})
+		})
+		if "--name="+c.Name != s.plan.Added[0] {
+			t.Errorf("found %s, added %v", c.Name, s.plan.Added)
+		}
+		if err := c.Kill(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		s.clientStatus(137)
+		if alive, procs := c.Alive(within(t)); alive {
+			t.Errorf("alive: %v", procs)
+		}
+		if end, err := c.End(within(t)); err != nil || end.Running || reach == ReachAPI && (!end.ExitKnown || end.ExitCode != 137) {
+			t.Errorf("end after --rm %+v, %v", end, err)
+		}
+	})
+
+	t.Run("compose exec", func(t *testing.T) {
+		words := e.Compose(t)
+		up := exec.Command(words[0], append(words[1:], "up", "-d")...)
+		up.Env = e.Environ()
+		if out, err := up.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		box := e.Do(t, "ps", "-q", "--no-trunc", "--filter", "label=com.docker.compose.service="+enginetest.ComposeService)
+		defer func() {
+			_, _ = e.Try("kill", box)
+			_, _ = e.Try("rm", "-f", box)
+		}()
+		s := begin(t, e, job.Container{Verb: "compose"}, append(append(words, "exec", "-T", enginetest.ComposeService), twoProcesses...)...)
+		if s.plan.Reach != reach || s.plan.Why != "" || len(s.plan.Added) != 0 {
+			t.Errorf("reach %s, why %q, added %v", s.plan.Reach, s.plan.Why, s.plan.Added)
+		}
+		c := s.resolve()
+		s.says("ready")
+		if c.ID != box || c.ExecID == "" {
+			t.Errorf("found %s, exec %q, want one in %s", c.ID, c.ExecID, box)
+		}
+		if err := c.Kill(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		s.clientStatus(137)
+		if alive, procs := c.Alive(within(t)); alive {
+			t.Errorf("alive: %v", procs)
+		}
+		if got := e.Do(t, "inspect", "--format", "{{.State.Running}}", box); got != "true" {
+			t.Errorf("the container runs: %s", got)
+		}
 	})
 
 	if e.Name == "docker" && podmanBehind(e) {

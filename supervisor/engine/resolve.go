@@ -158,7 +158,7 @@ func (p Plan) ours(v inspected) error {
 
 // container makes the container of a description.
 func (p Plan) container(v inspected, a *api) *Container {
-	c := &Container{ID: v.ID, Name: plainName(v.Name), Engine: p.engine, api: a, client: p.client, made: p.made, remove: v.HostConfig.AutoRemove}
+	c := &Container{ID: v.ID, Name: plainName(v.Name), Engine: p.engine, api: a, client: p.client, made: p.made, remove: v.HostConfig.AutoRemove, PythonPath: v.pythonPath()}
 	if v.HostConfig.Memory > 0 {
 		c.Limit = uint64(v.HostConfig.Memory)
 	}
@@ -215,27 +215,84 @@ func limitOf(dirs []string) uint64 {
 	return 0
 }
 
+// home is a container in which an exec may be.
+type home struct {
+	v inspected
+	a *api
+}
+
+// maxHomes is how many containers of one service are looked into.
+const maxHomes = 64
+
+// The labels by which every compose marks what it makes.
+const (
+	serviceLabel = "com.docker.compose.service"
+	projectLabel = "com.docker.compose.project"
+)
+
+// execHomes returns the container that the command names, or those of the service: in
+// which of them compose runs it, and of which project it is, stands in its files.
+func (p Plan) execHomes(ctx context.Context) ([]home, error) {
+	if p.service == "" {
+		v, a, err := p.inspect(ctx, p.cmd.target)
+		switch {
+		case errors.Is(err, errGone):
+			return nil, errNotYet
+		case err != nil:
+			return nil, err
+		}
+		return []home{{v, a}}, nil
+	}
+	label := serviceLabel + "=" + p.service
+	var ids []string
+	err := errNotYet
+	if len(p.apis) > 0 {
+		ids, err = p.apis[0].byLabel(ctx, label)
+	}
+	if len(ids) == 0 && p.client != nil {
+		ids, err = p.client.byLabel(ctx, label)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var homes []home
+	for _, id := range ids[:min(len(ids), maxHomes)] {
+		v, a, err := p.inspect(ctx, id)
+		if err == nil && (p.project == "" || v.Config.Labels[projectLabel] == p.project) {
+			homes = append(homes, home{v, a})
+		}
+	}
+	return homes, nil
+}
+
 // findExec finds the exec in a container that was not there before and has our
 // words. Two of those at once cannot be told apart, and then neither is taken.
 func (p Plan) findExec(ctx context.Context) (*Container, error) {
-	v, a, err := p.inspect(ctx, p.cmd.target)
-	switch {
-	case errors.Is(err, errGone):
-		return nil, errNotYet
-	case err != nil:
+	homes, err := p.execHomes(ctx)
+	if err != nil {
 		return nil, err
 	}
 	type candidate struct {
+		home
 		id  string
 		pid int
 	}
 	var found []candidate
-	if a != nil {
-		for _, id := range v.ExecIDs {
+	for _, h := range homes {
+		if h.a == nil {
+			for _, e := range conmonExecs() {
+				if e.container != h.v.ID || slices.Contains(p.before.execs, e.id) || e.start+userHZ < p.madeTicks {
+					continue
+				}
+				found = append(found, candidate{h, e.id, e.pid})
+			}
+			continue
+		}
+		for _, id := range h.v.ExecIDs {
 			if slices.Contains(p.before.execs, id) || !validID.MatchString(id) {
 				continue
 			}
-			e, err := a.execInspect(ctx, id)
+			e, err := h.a.execInspect(ctx, id)
 			if err != nil || !slices.Equal(e.argv(), p.cmd.args) {
 				continue
 			}
@@ -246,14 +303,7 @@ func (p Plan) findExec(ctx context.Context) (*Container, error) {
 			if proc, ok := proctree.Read(e.Pid); ok && proc.Start+userHZ < p.madeTicks {
 				continue // it was there before us
 			}
-			found = append(found, candidate{id, e.Pid})
-		}
-	} else {
-		for _, e := range conmonExecs() {
-			if e.container != v.ID || slices.Contains(p.before.execs, e.id) || e.start+userHZ < p.madeTicks {
-				continue
-			}
-			found = append(found, candidate{e.id, e.pid})
+			found = append(found, candidate{h, id, e.Pid})
 		}
 	}
 	switch len(found) {
@@ -263,7 +313,8 @@ func (p Plan) findExec(ctx context.Context) (*Container, error) {
 	default:
 		return nil, fmt.Errorf("%d commands with the same words began in container %s: which one is ours cannot be told", len(found), brief(p.cmd.target))
 	}
-	return p.execContainer(v, a, found[0].id, found[0].pid), nil
+	f := found[0]
+	return p.execContainer(f.v, f.a, f.id, f.pid), nil
 }
 
 // execContainer makes the container of an exec.
@@ -407,24 +458,37 @@ func (p Plan) findLate() *Container {
 // findLateExec looks for an exec that was over before it was looked for: docker
 // no longer lists it with its container then, but its events name it.
 func (p Plan) findLateExec(ctx context.Context) *Container {
-	a := p.apis[0]
-	v, err := a.inspect(ctx, p.cmd.target)
+	homes, err := p.execHomes(ctx)
 	if err != nil {
 		return nil
 	}
-	var ids []string
-	_ = readEvents(ctx, a, "container", v.ID, p.made, time.Now(), func() {}, func(e eventLine) {
-		id := e.Actor.Attributes["execID"]
-		if e.Action == "exec_start: "+strings.Join(p.cmd.args, " ") && e.Actor.ID == v.ID && validID.MatchString(id) && !slices.Contains(ids, id) {
-			ids = append(ids, id)
+	type candidate struct {
+		home
+		id string
+	}
+	var found []candidate
+	for _, h := range homes {
+		if h.a == nil {
+			continue
 		}
-	})
-	if len(ids) != 1 {
+		var ids []string
+		_ = readEvents(ctx, h.a, "container", h.v.ID, p.made, time.Now(), func() {}, func(e eventLine) {
+			id := e.Actor.Attributes["execID"]
+			if e.Action == "exec_start: "+strings.Join(p.cmd.args, " ") && e.Actor.ID == h.v.ID && validID.MatchString(id) && !slices.Contains(ids, id) {
+				ids = append(ids, id)
+			}
+		})
+		for _, id := range ids {
+			found = append(found, candidate{h, id})
+		}
+	}
+	if len(found) != 1 {
 		return nil
 	}
-	e, err := a.execInspect(ctx, ids[0])
+	f := found[0]
+	e, err := f.a.execInspect(ctx, f.id)
 	if err != nil || !slices.Equal(e.argv(), p.cmd.args) {
 		return nil
 	}
-	return p.execContainer(v, a, ids[0], e.Pid)
+	return p.execContainer(f.v, f.a, f.id, e.Pid)
 }

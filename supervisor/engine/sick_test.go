@@ -75,8 +75,8 @@ func pong(w http.ResponseWriter) {
 }
 
 func prepareAt(socket string) Plan {
-	return Prepare([]string{"docker", "run", "img", "true"}, job.Container{Engine: "docker", Verb: "run", Image: "img"},
-		[]string{"DOCKER_HOST=unix://" + socket, "PATH=/nonexistent"}, "20260714-100000-run-abcd", 1, "/nonexistent")
+	return Prepare(Command{Argv: []string{"docker", "run", "img", "true"}, Env: []string{"DOCKER_HOST=unix://" + socket, "PATH=/nonexistent"}},
+		job.Container{Engine: "docker", Verb: "run", Image: "img"}, "20260714-100000-run-abcd", 1, "/nonexistent")
 }
 
 func TestPrepareSaysWhatCannotBeEnded(t *testing.T) {
@@ -141,8 +141,8 @@ func TestPrepareByCommand(t *testing.T) {
 		http.Error(w, `{"message":"No such container"}`, http.StatusNotFound)
 	})
 	run := func(engine, verb, line string) Plan {
-		return Prepare(strings.Fields(line), job.Container{Engine: engine, Verb: verb, Image: "img"},
-			[]string{"DOCKER_HOST=unix://" + good, "HOME=/nonexistent"}, "ID", 2, "/run/dir")
+		cmd := Command{Argv: strings.Fields(line), Env: []string{"DOCKER_HOST=unix://" + good, "HOME=/nonexistent"}, Dir: "/work dir"}
+		return Prepare(cmd, job.Container{Engine: engine, Verb: verb, Image: "img"}, "ID", 2, "/run/dir")
 	}
 	for _, c := range []struct {
 		engine, verb, line string

@@ -453,7 +453,24 @@ func TestWhoObeysTheGuardHasDiedToo(t *testing.T) {
 
 // guardSeesSomebodyElse: the commands are small, and a process that is none of
 // theirs grows.
+//
+// The memory is the whole machine's, and other tests use it too: where one of them
+// brought it to the floor, nobody grew enough to be blamed, and it is tried again.
 func guardSeesSomebodyElse(t *testing.T) {
+	for try := 1; ; try++ {
+		why := seesSomebodyElse(t)
+		if why == "" {
+			return
+		}
+		if try == 3 {
+			t.Fatal(why)
+		}
+		t.Logf("try %d: %s", try, why)
+	}
+}
+
+// seesSomebodyElse says in what the guard was wrong, "" where it was right.
+func seesSomebodyElse(t *testing.T) string {
 	o := nearFloor(t)
 	// Room enough to see who it is: the table is read four times a second.
 	o.HardKiB -= 600 << 10
@@ -491,7 +508,10 @@ func guardSeesSomebodyElse(t *testing.T) {
 			return g != nil
 		})
 		if !g.CoTenant || g.OutsiderGrewKiB <= g.TreeGrewKiB || g.Outsider == "" || g.Warned != warn {
-			t.Errorf("%s: %+v", on, g)
+			for _, left := range jobs {
+				_ = unix.Kill(left.a.st.ChildPID, unix.SIGKILL)
+			}
+			return fmt.Sprintf("%s: %+v", on, g)
 		}
 		if warn {
 			if err := j.a.dial("test").Stop("KILL", 0); err != nil {
@@ -506,6 +526,7 @@ func guardSeesSomebodyElse(t *testing.T) {
 			t.Errorf("%s: %+v", on, r.Action)
 		}
 	}
+	return ""
 }
 
 // TestAStopDoesNotCutTheGuardsGraceShort: the user's first ^C reaches a command

@@ -54,6 +54,7 @@ func (f *attemptFiles) gather(ctx context.Context, t *oom.Table) (gathered, erro
 	var g gathered
 	clk := f.man.Start.Clock()
 	ev := &g.ev
+	ev.Nodes = f.man.Nodes
 	if rec := f.record(); rec != nil {
 		ev.Start = rec.Start.T
 	}

@@ -400,13 +400,13 @@ func TestProgress(t *testing.T) {
 	}
 	num := sample.Known
 	p.Add(Step{T: start, Attempt: 1, Step: num(340), Loss: num(0.812), LR: num(1.8e-4), MemGB: num(71), TempC: num(68)})
-	p.Add(Step{T: start.UTC(), Attempt: 2, Step: num(341), Loss: num(math.NaN()), Tokens: num(1e6), StepTimeS: num(2.5)})
+	p.Add(Step{T: start.UTC(), Attempt: 2, Step: num(341), Loss: num(math.NaN()), Tokens: num(1e6), StepTimeS: num(2.5), TokensPerS: num(4000), EtaS: num(90)})
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
 	p.Add(Step{Step: num(342)}) // late: ignored
 	want := `{"step":340,"loss":0.812,"lr":0.00018,"mem_gb":71,"temp_c":68,"t":"2026-07-14T10:00:00.000+02:00","attempt":1}
-{"step":341,"t":"2026-07-14T10:00:00.000+02:00","attempt":2,"tokens":1000000,"step_time_s":2.5}
+{"step":341,"t":"2026-07-14T10:00:00.000+02:00","attempt":2,"tokens":1000000,"step_time_s":2.5,"tokens_per_s":4000,"eta_s":90}
 `
 	if got := string(read(t, d.File(ProgressFile))); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

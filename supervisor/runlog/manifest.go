@@ -100,14 +100,17 @@ type Manifest struct {
 	Hashes      map[string]string `json:"hashes,omitempty"`
 	Interpreter string            `json:"interpreter,omitempty"`
 	Packages    map[string]string `json:"packages,omitempty"`
-	Host        Host              `json:"host"`
+	// Nodes is how many machines the command says the job spans; 0 is not told.
+	Nodes int  `json:"nodes,omitempty"`
+	Host  Host `json:"host"`
 
 	Start    Start           `json:"start"`
 	State    State           `json:"state"`
 	Pending  *Pending        `json:"pending,omitempty"`
 	Attempts []AttemptRecord `json:"attempts"`
 
-	// Result is the whole run in a sentence; it decides where State leaves a
+	// Result is the state in which the run ended, or "diverged" where the training
+	// came to its end with a loss that is of no use; it decides where State leaves a
 	// doubt.
 	Result string `json:"result,omitempty"`
 	// ExitStatus is sparkrun's own, nil until the run is over.
@@ -115,7 +118,13 @@ type Manifest struct {
 	EndedBy    EndedBy  `json:"ended_by,omitempty"`
 	End        *Moment  `json:"end,omitempty"`
 	Dropped    *Dropped `json:"dropped,omitempty"`
-	Summary    Summary  `json:"summary"`
+	// OtherExperiment is set from the first attempt on that trains by another method:
+	// what comes out is not what was asked for.
+	OtherExperiment bool `json:"other_experiment,omitempty"`
+	// Divergence says how the loss of the last attempt went wrong; empty where it did
+	// not.
+	Divergence string  `json:"divergence,omitempty"`
+	Summary    Summary `json:"summary"`
 
 	Version       string `json:"sparkrun_version"`
 	SupervisorPID int    `json:"supervisor_pid"`

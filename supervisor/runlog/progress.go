@@ -23,8 +23,9 @@ type Step struct {
 	TempC sample.Num
 	// Tokens counts from the start of the training.
 	Tokens sample.Num
-	// StepTimeS is seconds for one step.
-	StepTimeS sample.Num
+	// StepTimeS is seconds for one optimizer step, TokensPerS tokens in a second, EtaS
+	// seconds until the last planned step at the pace of the latest ones.
+	StepTimeS, TokensPerS, EtaS sample.Num
 }
 
 type stepJSON struct {
@@ -37,6 +38,9 @@ type stepJSON struct {
 	Attempt   int          `json:"attempt"`
 	Tokens    *json.Number `json:"tokens,omitempty"`
 	StepTimeS *json.Number `json:"step_time_s,omitempty"`
+
+	TokensPerS *json.Number `json:"tokens_per_s,omitempty"`
+	EtaS       *json.Number `json:"eta_s,omitempty"`
 }
 
 // MarshalJSON writes the step in the runbook's shape; what is not known, or is no
@@ -45,6 +49,7 @@ func (s Step) MarshalJSON() ([]byte, error) {
 	return json.Marshal(stepJSON{
 		Step: number(s.Step), Loss: number(s.Loss), LR: number(s.LR), MemGB: number(s.MemGB), TempC: number(s.TempC),
 		T: clock.Machine(s.T), Attempt: s.Attempt, Tokens: number(s.Tokens), StepTimeS: number(s.StepTimeS),
+		TokensPerS: number(s.TokensPerS), EtaS: number(s.EtaS),
 	})
 }
 

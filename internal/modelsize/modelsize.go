@@ -1,0 +1,133 @@
+// Package modelsize tells how many parameters a model has and how many bytes its
+// weights take on disk, from the headers of its files: no tensor is read, and the
+// network is never asked. It imports nothing of ours.
+package modelsize
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Size is what is known of a model's weights.
+type Size struct {
+	// Params counts the parameters, of pre-quantised weights those that the packed
+	// tensors stand for; 0 is not known.
+	Params int64 `json:"params"`
+	// Bytes is the size of the weights on disk; 0 is not known.
+	Bytes int64 `json:"bytes"`
+	// Exact says that Params was counted tensor by tensor; otherwise it is an estimate
+	// from a configuration, from file sizes or from a name.
+	Exact bool `json:"exact"`
+	// DType is the type of most parameters in the words of safetensors: BF16, F16,
+	// F32, U8...; "" is not known.
+	DType string `json:"dtype,omitempty"`
+	// Quantised names the format of pre-quantised weights (bnb-4bit, bnb-8bit, gptq,
+	// awq, mxfp4, nvfp4, fp8...); "" where they are not.
+	Quantised string `json:"quantised,omitempty"`
+	// Experts is how many experts a layer of a mixture has, ActiveExperts how many a
+	// token passes; 0 for dense models and where it is not known.
+	Experts       int64 `json:"experts,omitempty"`
+	ActiveExperts int64 `json:"active_experts,omitempty"`
+	// ActiveParams is how many parameters a token passes, where the name says it
+	// (30B-A3B); 0 is not known.
+	ActiveParams int64 `json:"active_params,omitempty"`
+	// From says in a few words where Params comes from, as in "counted in the headers
+	// of its weights".
+	From string `json:"from"`
+	// Path is the folder or file that was read; "" where only the name was.
+	Path string `json:"path,omitempty"`
+}
+
+// ErrUnknown is wrapped by the errors of models of which nothing is on disk and whose
+// name says no size.
+var ErrUnknown = errors.New("the size of the model is not known")
+
+// errNoWeights says that a folder has no weights, so that the name may speak.
+var errNoWeights = errors.New("no weights in the folder")
+
+// Place is where the training looks for models.
+type Place struct {
+	// Dir is the folder that relative paths start from; "" is the working folder.
+	Dir string
+	// Getenv reads the training's environment; nil is our own.
+	Getenv func(name string) string
+}
+
+// Read returns the size of the model in a local folder or file, or of the one of that
+// name in the Hugging Face cache (HF_HUB_CACHE, HF_HOME, ~/.cache/huggingface). A size
+// in the name counts only where nothing is on disk. Weights that are torn or not what
+// they say are an error, and so is a model of which nothing is known (ErrUnknown).
+func Read(path string) (Size, error) { return Place{}.Read(path) }
+
+// Read is the function of the same name for a training that runs elsewhere or with
+// another environment.
+func (p Place) Read(name string) (Size, error) {
+	name = strings.TrimSpace(name)
+	if name == "" || strings.ContainsRune(name, 0) {
+		return Size{}, fmt.Errorf("%w: no model is named", ErrUnknown)
+	}
+	return p.read(name, maxBases)
+}
+
+// maxBases is how many adapters may stand on another.
+const maxBases = 3
+
+func (p Place) read(name string, bases int) (Size, error) {
+	local := name
+	if !filepath.IsAbs(local) {
+		local = filepath.Join(p.Dir, local)
+	}
+	info, err := os.Stat(local)
+	folder := local
+	switch {
+	case err == nil && !info.IsDir():
+		return readFile(local, info)
+	case err != nil:
+		folder = p.cached(name)
+	}
+	if folder != "" {
+		s, base, err := readFolder(folder)
+		switch {
+		case err == nil && base != "" && bases > 0 && base != name:
+			s, err = p.read(base, bases-1)
+			if err != nil {
+				return Size{}, fmt.Errorf("base model %s of the adapter in %s: %w", base, folder, err)
+			}
+			return s, nil
+		case err == nil && base == "":
+			_, s.ActiveParams = sizeInName(name)
+			return s, nil
+		case err != nil && !errors.Is(err, errNoWeights):
+			return Size{}, fmt.Errorf("model %s: %w", name, err)
+		}
+	}
+	if s, ok := p.sibling(name); ok {
+		return s, nil
+	}
+	params, active := sizeInName(name)
+	if params == 0 {
+		return Size{}, fmt.Errorf("%w: %s is not on this machine, and its name says no size", ErrUnknown, name)
+	}
+	return Size{Params: params, ActiveParams: active, Quantised: quantisedInName(name), From: "guessed from its name"}, nil
+}
+
+// readFile reads one file of weights.
+func readFile(path string, info os.FileInfo) (Size, error) {
+	if !info.Mode().IsRegular() {
+		return Size{}, fmt.Errorf("%s is no regular file", path)
+	}
+	switch strings.ToLower(filepath.Ext(path)) {
+	case ".safetensors":
+		var c count
+		if err := c.file(path); err != nil {
+			return Size{}, err
+		}
+		return c.size(config{}, filepath.Dir(path)), nil
+	case ".gguf":
+		return Size{}, fmt.Errorf("%w: %s is in GGUF format, which is for inference", ErrUnknown, path)
+	}
+	return Size{}, fmt.Errorf("%w: %s is neither a folder of a model nor a .safetensors file", ErrUnknown, path)
+}

@@ -1,0 +1,1 @@
+from .fingerprint import update_fingerprint  # noqa: F401

@@ -1,0 +1,13 @@
+from dataclasses import dataclass
+from typing import Optional
+
+from transformers import TrainingArguments
+
+
+@dataclass
+class SFTConfig(TrainingArguments):
+    max_length: Optional[int] = 1024
+    packing: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
