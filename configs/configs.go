@@ -17,7 +17,7 @@ import (
 
 // FS holds the built-in tables.
 //
-//go:embed *.yaml trainers/*.yaml shim/*.py shim/sparkrun_shim/*.py
+//go:embed *.yaml trainers/*.yaml schemas/*.json shim/*.py shim/sparkrun_shim/*.py
 var FS embed.FS
 
 // Decode reads one YAML document into v, refusing keys that v does not have.
@@ -46,6 +46,15 @@ func BuiltIn(name string, v any) error {
 		return fmt.Errorf("no built-in table %s: %w", name, err)
 	}
 	return Decode("configs/"+name, data, v)
+}
+
+// Schema returns the published JSON Schema of that name, such as "env-report".
+func Schema(name string) ([]byte, error) {
+	data, err := FS.ReadFile("schemas/" + name + ".schema.json")
+	if err != nil {
+		return nil, fmt.Errorf("no schema is called %q: %w", name, err)
+	}
+	return data, nil
 }
 
 var yamlLine = regexp.MustCompile(`^(?:yaml: )?line (\d+): (.*)$`)

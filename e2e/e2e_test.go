@@ -69,6 +69,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, "config"))
 			e.Setenv("FAKENVML", lib)
 			e.Setenv("ROOT", root)
+			e.Setenv("TREES", filepath.Join(root, "preflight", "testdata"))
 			// The test machine's cache belongs to everybody on it.
 			e.Setenv("SPARKRUN_DROP_CACHES", "never")
 			// No script may find a real GPU library by chance.

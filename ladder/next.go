@@ -134,6 +134,9 @@ func (l Ladder) end(st *state, notes []Note, advice []string) Decision {
 		if st.only != nil {
 			d.Advice = append(d.Advice, st.only.Advice)
 		}
+		if s.Job.Knobs[job.Method].Value == "qlora" && st.diedInTraining() {
+			d.Advice = append(d.Advice, "that QLoRA ran out of memory is no proof that the model does not fit: 4-bit weights are unpacked into buffers that come and go, and LoRA in bfloat16 has none of them where its weights fit")
+		}
 		d.Advice = append(d.Advice, "take a smaller model, or spread this one over more machines")
 	}
 	return d

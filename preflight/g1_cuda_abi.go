@@ -1,24 +1,33 @@
 package preflight
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 )
 
 // judgeCUDAABI is G1: a torch built for another CUDA major version than the
 // platform's fails at import with an undefined symbol, crashes at the first
 // kernel, or quietly computes on the CPU. What counts is what the torch was
-// built against, never a cu130 tag in its name: NGC builds have none.
+// built against, never a cu130 tag in its name: NGC builds have none. For a command
+// that starts a container it is the torch in the image; the host's decides nothing.
 func judgeCUDAABI(f facts) Finding {
-	if found, inside := inImage(f); inside {
-		return found
-	}
 	t := f.torch
 	want := f.stack.Spark.CUDAMajor
-	evidence := torchEvidence(t)
+	evidence := torchEvidence(f)
+	if inside, ok := inImage(f); ok && t.state != torchFound {
+		if t.state == torchAbsent && pythonCommand(f) {
+			return noTorch(f)
+		}
+		inside.Evidence = evidence
+		return inside
+	}
 	switch t.state {
 	case torchNotAsked:
-		return byDesign("the command is not a Python program")
+		return notSeen(f)
+	case torchElsewhere:
+		return unseenTorch(f)
 	case torchNoPython, torchAbsent:
 		return noTorch(f)
 	case torchUndetermined:
@@ -27,12 +36,13 @@ func judgeCUDAABI(f facts) Finding {
 		}
 		reason := "could not tell which torch " + t.interp + " would import"
 		if t.late {
-			reason = fmt.Sprintf("no answer within %g s", f.limit.Seconds())
+			reason = f.noAnswerWithin()
 		}
 		return Finding{
 			Status: Skip, Detail: reason, Evidence: evidence,
 			Fix: `python3 -c "import torch; print(torch.version.cuda)" must print ` + fmt.Sprint(want) + `.x, with the Python of the command`,
 		}
+	case torchFound:
 	}
 	if !f.gpuHere() {
 		found := byDesign(t.name() + "; no NVIDIA GPU on this machine")
@@ -61,7 +71,13 @@ func judgeCUDAABI(f facts) Finding {
 	built := "torch built against CUDA " + t.cuda
 	switch {
 	case ok && got == want:
-		return driverTooOld(f, got, Finding{Status: Pass, Detail: built, Line: "G1 PASS: " + built, Evidence: evidence})
+		return driverTooOld(f, got, judgeRuntimes(f, Finding{Status: Pass, Detail: built + t.where, Line: "G1 PASS: " + built, Evidence: evidence}))
+	case f.spark() && t.guessed:
+		// What an image was made from may have been replaced in it.
+		return Finding{
+			Status: Warn, Evidence: evidence, Fix: "`sparkrun preflight --probe-image -- COMMAND` to ask the image itself\n" + wheelFix(f),
+			Detail: fmt.Sprintf("%s seems to be built against CUDA %s, this machine needs %d.x", t.name(), t.cuda, want),
+		}
 	case f.spark():
 		return Finding{
 			Status: Fail, Evidence: evidence, Fix: wheelFix(f),
@@ -71,8 +87,68 @@ func judgeCUDAABI(f facts) Finding {
 	}
 	return driverTooOld(f, got, Finding{
 		Status: Info, Evidence: evidence,
-		Detail: fmt.Sprintf("%s (only a DGX Spark needs %d.x)", built, want),
+		Detail: fmt.Sprintf("%s%s (only a DGX Spark needs %d.x)", built, t.where, want),
 	})
+}
+
+// notSeen is the finding of a check of packages where the command is no Python program, or
+// may start one that is not seen: a shell script, make.
+func notSeen(f facts) Finding {
+	why := ""
+	if f.job != nil {
+		why = cmp.Or(f.job.Opaque, f.job.Unsure)
+	}
+	if why == "" || !f.gpuHere() {
+		return byDesign("the command is not a Python program")
+	}
+	return Finding{
+		Status: Info, Detail: "cannot be told: " + why,
+		Fix: "sparkrun preflight -- COMMAND, with the command that trains (python, torchrun, accelerate) itself, checks its Python",
+	}
+}
+
+// pythonCommand tells that a Python program stands in the command itself, and not in
+// the text of a shell, which may install what it needs first.
+func pythonCommand(f facts) bool {
+	return f.job.Script != "" && f.job.Opaque == "" && !slices.ContainsFunc(f.job.Launchers, func(l string) bool { return strings.HasSuffix(l, "sh") })
+}
+
+// unseenTorch is the finding where the environment of the command cannot be seen. A
+// broken one is worth a word: the command will fail, or another Python runs it.
+func unseenTorch(f facts) Finding {
+	if f.python.broken == "" {
+		found := byDesign(f.torch.why)
+		found.Evidence = torchEvidence(f)
+		return found
+	}
+	return Finding{
+		Status: Skip, Detail: f.python.broken, Evidence: torchEvidence(f),
+		Fix: "make the environment anew, with the tool that made it (python3 -m venv, uv venv, uv sync), and install its packages again",
+	}
+}
+
+// judgeRuntimes looks, on a Spark whose torch is built for its CUDA, at the runtimes that
+// it would find. One for an older CUDA beside it does no harm to this torch. None at all
+// for its own is a gap of the installation, not of the wheel: only a torch that brings no
+// runtime of its own needs the loader to find one.
+func judgeRuntimes(f facts, found Finding) Finding {
+	r, want := f.python.cuda, f.stack.Spark.CUDAMajor
+	if !f.spark() {
+		return found
+	}
+	own := r.loader[want] != "" || r.bundled[want] != "" || r.toolkit[want] != ""
+	older := r.loader[want-1]
+	switch {
+	case own && older != "":
+		found.Detail += fmt.Sprintf("; libcudart.so.%d lies beside it, which this torch does not use", want-1)
+	case !own && r.cached && f.python.exact && !f.torch.guessed:
+		return Finding{
+			Status: Warn, Evidence: found.Evidence,
+			Detail: fmt.Sprintf("torch is built against CUDA %s, but libcudart.so.%d is neither beside it nor known to the loader: a gap in the CUDA installation, not in the wheel", f.torch.cuda, want),
+			Fix:    fmt.Sprintf("ls /usr/local/cuda/lib64/libcudart.so.%d && sudo ldconfig /usr/local/cuda/lib64\nif it is not there: install the CUDA %d runtime (cuda-cudart-%d-0); a new torch would not help", want, want, want),
+		}
+	}
+	return found
 }
 
 // driverTooOld turns a finding into a warning where the driver cannot serve the
@@ -94,12 +170,15 @@ func driverTooOld(f facts, cudaMajor int, found Finding) Finding {
 // on a Spark: many commands on other machines use no torch, and without a
 // command there is nothing to judge.
 func noTorch(f facts) Finding {
-	found := Finding{Status: Skip, Line: "G1 SKIP: torch not importable", Evidence: torchEvidence(f.torch)}
+	found := Finding{Status: Skip, Line: "G1 SKIP: torch not importable", Evidence: torchEvidence(f)}
 	switch {
 	case f.job == nil:
 		found.Detail, found.ByDesign = "torch not importable, and no command named that needs it (by design)", true
 	case !f.spark():
 		found.Detail, found.ByDesign = "torch not importable; this is no DGX Spark (by design)", true
+	case f.torch.where != "":
+		found.Detail = "torch not importable" + f.torch.where
+		found.Fix = "if the command needs torch:\n" + wheelFix(f)
 	default:
 		found.Detail = "torch not importable"
 		found.Fix = "if the command needs torch:\n" + wheelFix(f)
@@ -107,29 +186,56 @@ func noTorch(f facts) Finding {
 	return found
 }
 
-func torchEvidence(t torchBuild) []string {
+// torchEvidence is what the finding rests on.
+func torchEvidence(f facts) []string {
 	var out []string
+	t, p := f.torch, f.python
+	for _, e := range []string{t.told, p.broken} {
+		if e != "" {
+			out = append(out, e)
+		}
+	}
+	if f.job != nil && f.job.From != "" {
+		out = append(out, "the command that "+f.job.From+" starts")
+	}
 	if t.interp != "" {
 		out = append(out, "interpreter "+t.interp)
 	}
 	if t.from != "" {
 		out = append(out, t.from)
 	}
+	if t.state == torchElsewhere && t.why != "" && t.why != p.broken {
+		out = append(out, t.why)
+	}
+	if !f.spark() {
+		return out
+	}
+	// Where the job's torch could take a runtime from.
+	for _, n := range []int{f.stack.Spark.CUDAMajor - 1, f.stack.Spark.CUDAMajor} {
+		for _, where := range []map[int]string{p.cuda.loader, p.cuda.bundled, p.cuda.toolkit} {
+			if path := where[n]; path != "" {
+				out = append(out, fmt.Sprintf("libcudart.so.%d: %s", n, path))
+				break
+			}
+		}
+	}
+	for _, path := range p.cuda.stale {
+		out = append(out, "the loader's cache names "+path+", which is gone")
+	}
 	return out
 }
 
 // wheelFix is the runbook's fix, with the interpreter that will really run.
 func wheelFix(f facts) string {
-	python := "python3"
-	if f.torch.interp != "" {
-		python = f.torch.interp
-	}
-	if strings.ContainsAny(python, " \t'\"$") {
-		python = "'" + strings.ReplaceAll(python, "'", `'\''`) + "'"
-	}
 	s := f.stack.Spark
-	if !f.spark() {
-		return python + " -m pip install --force-reinstall torch, from the PyTorch index that matches your driver's CUDA version"
+	if i := f.python.image; i.ref != "" || i.container != "" {
+		if !f.spark() {
+			return "take an image whose torch matches your driver's CUDA version"
+		}
+		return fmt.Sprintf("take an image that matches, such as %s (as of %s)\nor in its Dockerfile: RUN python3 -m pip install --force-reinstall torch --index-url %s", s.Image, f.stack.AsOf, s.WheelIndex)
 	}
-	return fmt.Sprintf("%s -m pip install --force-reinstall torch --index-url %s\nor run in a container that matches, such as %s (as of %s)", python, s.WheelIndex, s.Image, f.stack.AsOf)
+	if !f.spark() {
+		return f.installs() + " --force-reinstall torch, from the PyTorch index that matches your driver's CUDA version"
+	}
+	return fmt.Sprintf("%s --force-reinstall torch --index-url %s\nor run in a container that matches, such as %s (as of %s)", f.installs(), s.WheelIndex, s.Image, f.stack.AsOf)
 }

@@ -19,10 +19,10 @@ func Packages(interp string) map[string]string {
 		dir = ""
 	}
 	s, _ := loadStack()
-	return packagesIn("/", venueOf("/", interp, os.Getenv, dir), s.Packages)
+	return packagesIn(root("/"), venueOf(root("/"), interp, os.Getenv, dir, ""), s.Packages)
 }
 
-func packagesIn(r root, v venue, wanted []string) map[string]string {
+func packagesIn(r tree, v venue, wanted []string) map[string]string {
 	out := make(map[string]string)
 	for _, site := range v.sites {
 		for _, folder := range r.names(site) {

@@ -9,22 +9,23 @@ import (
 func TestPackagesAreThoseThePythonWouldImport(t *testing.T) {
 	t.Parallel()
 	const site = "home/ada/.local/lib/python3.12/site-packages/"
-	r := root(copyTree(t, "spark-ngc", map[string]string{
-		site + "torch-2.9.0+cu130.dist-info/METADATA":                             "",
-		site + "Unsloth-Zoo-2026.7.2.dist-info/METADATA":                          "",
-		site + "requests-2.31.0.dist-info/METADATA":                               "",
-		site + "trl.dist-info/METADATA":                                           "",
-		"usr/local/lib/python3.12/dist-packages/torch-2.6.0.dist-info/METADATA":   "",
-		"usr/local/lib/python3.12/dist-packages/peft-0.19.1-py3.12.egg-info":      "",
-		"usr/local/lib/python3.12/dist-packages/xformers-0.0.33.egg-info/x":       "",
-		"usr/local/lib/python3.10/dist-packages/triton-3.0.0.dist-info/METADATA":  "",
-		"usr/local/lib/python3.12/dist-packages/flash_attn-2.7.4.post1.dist-info": "",
+	r := root(copyTree(t, "", map[string]string{
+		"usr/bin/python3": "-> python3.12", "usr/bin/python3.12": elf,
+		site + "torch-2.9.0+cu130.dist-info/METADATA":                                      "",
+		site + "Unsloth-Zoo-2026.7.2.dist-info/METADATA":                                   "",
+		site + "requests-2.31.0.dist-info/METADATA":                                        "",
+		site + "trl.dist-info/METADATA":                                                    "",
+		"usr/local/lib/python3.12/dist-packages/torch-2.6.0.dist-info/METADATA":            "",
+		"usr/local/lib/python3.12/dist-packages/peft-0.19.1-py3.12.egg-info":               "",
+		"usr/local/lib/python3.12/dist-packages/xformers-0.0.33.egg-info/x":                "",
+		"usr/local/lib/python3.10/dist-packages/triton-3.0.0.dist-info/METADATA":           "",
+		"usr/local/lib/python3.12/dist-packages/flash_attn-2.7.4.post1.dist-info/METADATA": "",
 	}))
 	s, err := loadStack()
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := packagesIn(r, venueOf(r, "/usr/bin/python3", env(), "/home/ada"), s.Packages)
+	got := packagesIn(r, venueOf(r, "/usr/bin/python3", env(), "/home/ada", ""), s.Packages)
 	want := map[string]string{"torch": "2.9.0+cu130", "unsloth_zoo": "2026.7.2", "peft": "0.19.1", "xformers": "0.0.33", "flash_attn": "2.7.4.post1"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

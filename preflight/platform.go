@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 
 	"sparkrun/internal/sample"
 )
@@ -20,6 +22,12 @@ type hardware struct {
 	module bool
 	// moduleVersion is the first line of /proc/driver/nvidia/version.
 	moduleVersion string
+	// product is the maker's name of the machine, release what /etc/dgx-release says.
+	product string
+	release dgxRelease
+	// capsW are the caps of the power firmware by label, in watts, where the spbm driver
+	// is loaded.
+	capsW map[string]float64
 }
 
 const (
@@ -42,13 +50,66 @@ func readHardware(r root, s stack) hardware {
 			hw.sparkPCI = true
 		}
 	}
-	product := strings.ReplaceAll(r.word("/sys/class/dmi/id/product_name"), "_", " ")
-	hw.sparkDMI = strings.Contains(product, "DGX Spark")
+	hw.product = strings.ReplaceAll(r.word("/sys/class/dmi/id/product_name"), "_", " ")
+	hw.sparkDMI = strings.Contains(hw.product, "DGX Spark")
+	hw.release = readRelease(r)
+	hw.capsW = powerCaps(r)
 	if b, err := r.read("/proc/driver/nvidia/version"); err == nil {
 		hw.module = true
 		hw.moduleVersion, _, _ = strings.Cut(strings.TrimSpace(string(b)), "\n")
 	}
 	return hw
+}
+
+// dgxRelease is what /etc/dgx-release says of the system; empty elsewhere.
+type dgxRelease struct {
+	name, build, ota string
+}
+
+func readRelease(r root) (rel dgxRelease) {
+	b, err := r.read("/etc/dgx-release")
+	if err != nil {
+		return dgxRelease{}
+	}
+	for line := range strings.Lines(string(b)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		value = strings.Trim(value, `"'`)
+		switch key {
+		case "DGX_NAME":
+			rel.name = value
+		case "DGX_SWBUILD_VERSION":
+			rel.build = value
+		case "DGX_OTA_VERSION":
+			rel.ota = value
+		}
+	}
+	return rel
+}
+
+// powerCaps reads what the spbm driver gives of the power firmware's caps. The numbers in
+// the file names say nothing: they move between boots and versions.
+func powerCaps(r root) map[string]float64 {
+	const all = "/sys/class/hwmon"
+	for _, chip := range r.names(all) {
+		dir := filepath.Join(all, chip)
+		if r.word(dir+"/name") != "spbm" {
+			continue
+		}
+		caps := make(map[string]float64)
+		for _, name := range r.names(dir) {
+			number, ok := strings.CutSuffix(name, "_label")
+			if !ok || !strings.HasPrefix(number, "power") {
+				continue
+			}
+			uw, err := strconv.ParseUint(r.word(filepath.Join(dir, number+"_cap")), 10, 64)
+			// All ones in 32 bits is the driver's "no value".
+			if err == nil && uw < 0xFFFFFFFF {
+				caps[r.word(filepath.Join(dir, name))] = float64(uw) / 1e6
+			}
+		}
+		return caps
+	}
+	return nil
 }
 
 // word returns a file's text without the white space around it, or "".
@@ -66,13 +127,51 @@ type gpuAnswer struct {
 	gpu sample.GPU
 	// asked: there was a way to ask. late: it had not answered in time.
 	asked, late bool
-	err         error
+	// library: the driver's library is installed; only known where late.
+	library bool
+	// named is the file that the user's setting names in place of the driver's library.
+	named string
+	err   error
 }
 
 // ok tells that a GPU answered.
 func (a gpuAnswer) ok() bool {
 	return a.asked && !a.late && a.err == nil && a.dev.ErrKind == "" &&
 		(a.dev.Source == "nvml" || a.dev.Source == "nvidia-smi") && (a.dev.Name != "" || a.dev.Count > 0)
+}
+
+// hangs tells that there is a driver that keeps its caller waiting, rather than none that
+// could be asked: then the library is not there, and that is said at once.
+func (a gpuAnswer) hangs() bool { return a.late && a.library }
+
+// nvmlLibraryEnv names the driver's library in place of the system's own, for the sensors.
+const nvmlLibraryEnv = "SPARKRUN_NVML_LIBRARY"
+
+// libraryThere tells whether the driver's library is installed.
+func libraryThere(r root, getenv func(string) string) bool {
+	paths := aboutHost().Driver.Libraries
+	if named := getenv(nvmlLibraryEnv); filepath.IsAbs(named) {
+		paths = []string{named}
+	}
+	for _, path := range paths {
+		if there, _ := r.exists(path); there {
+			return true
+		}
+	}
+	return false
+}
+
+// misnamed tells that the driver could not be asked because a setting of the user's names
+// another library than there is.
+func (a gpuAnswer) misnamed() bool { return a.named != "" && a.dev.ErrKind == "no-library" }
+
+// noGPU is the finding of what needs a GPU, on a machine that seems to have none.
+func (f facts) noGPU() Finding {
+	why := "no NVIDIA GPU on this machine"
+	if f.gpu.misnamed() {
+		why += " that can be asked: " + f.gpu.why()
+	}
+	return byDesign(why)
 }
 
 // why says in a few words why there is no answer.
@@ -84,6 +183,8 @@ func (a gpuAnswer) why() string {
 		return "the driver did not answer in time"
 	case a.err != nil:
 		return a.err.Error()
+	case a.misnamed():
+		return nvmlLibraryEnv + " names " + a.named + ", which cannot be loaded (" + a.dev.Err + ")"
 	case a.dev.Err != "":
 		return a.dev.Err
 	case a.dev.ErrKind != "":
@@ -92,10 +193,12 @@ func (a gpuAnswer) why() string {
 	return "no source of readings"
 }
 
-func askDevice(ctx context.Context, ask func(context.Context) (sample.Device, sample.GPU, error)) gpuAnswer {
+func askDevice(ctx context.Context, limit time.Duration, ask func(context.Context) (sample.Device, sample.GPU, error)) gpuAnswer {
 	if ask == nil {
 		return gpuAnswer{}
 	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	dev, gpu, err := ask(ctx)
 	return gpuAnswer{dev: dev, gpu: gpu, asked: true, err: err, late: errors.Is(err, context.DeadlineExceeded)}
 }
@@ -111,7 +214,7 @@ func platformOf(hw hardware, a gpuAnswer, s stack) string {
 		return GenericNVIDIA
 	case hw.sparkPCI:
 		return DGXSpark
-	case a.ok(), hw.module:
+	case a.ok(), hw.module, a.hangs():
 		if hw.sparkDMI {
 			return DGXSpark
 		}
@@ -139,7 +242,7 @@ func driverDead(hw hardware, a gpuAnswer) bool {
 	case "other":
 		// Library and module of different versions, as an unattended upgrade
 		// leaves them: nothing works until the next reboot.
-		return strings.Contains(strings.ToLower(a.dev.Err), "mismatch")
+		return strings.Contains(strings.ToLower(a.dev.Err), "mismatch") || strings.Contains(a.dev.Err, "different versions")
 	}
 	return false
 }

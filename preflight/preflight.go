@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"sparkrun/internal/job"
+	"sparkrun/internal/modelsize"
 	"sparkrun/internal/sample"
+	"sparkrun/preflight/headroom"
 )
 
 // Status is the outcome of one check, as env-report.json spells it.
@@ -58,12 +60,27 @@ type Finding struct {
 	// Fix is what to do, as one or more lines of commands or plain words. Only
 	// findings that a person should act on have one.
 	Fix string
+	// Cost is what happens to the user if nothing is done, in one sentence; host checks
+	// that advise something have one.
+	Cost string
+	// Repairs are the commands that `sparkrun preflight --fix` offers to run. They are
+	// the Fix in a form that a machine may carry out: safe, and undone as easily.
+	Repairs []Repair
 	// Line is the runbook's literal result line, such as
 	// "G1 PASS: torch built against CUDA 13.0".
 	Line string
 	// ByDesign marks a skip that says nothing against this machine: the check
 	// does not apply here, or is never made unasked.
 	ByDesign bool
+}
+
+// Repair is one change to the machine that the user may ask for.
+type Repair struct {
+	// Command is what is run with `sh -c`; Effect says in a few words what it changes.
+	Command string
+	Effect  string
+	// Root tells that it needs root.
+	Root bool
 }
 
 // Input is everything a preflight depends on.
@@ -82,8 +99,50 @@ type Input struct {
 	Device func(context.Context) (sample.Device, sample.GPU, error)
 	// Machine is what uname -m says, such as aarch64.
 	Machine string
-	// Limit bounds how long any one check may take; zero means DefaultLimit.
+	// Limit bounds how long the driver and any one check may take; zero means
+	// DefaultLimit.
 	Limit time.Duration
+	// LookLimit bounds a look of one check at disk and processes, where that must be
+	// shorter than Limit; zero means Limit.
+	LookLimit time.Duration
+	// Recorded are the answers that Root has no file for; nil for this machine.
+	Recorded *Recorded
+	// Now is the time of the preflight; zero means time.Now.
+	Now time.Time
+
+	// Images asks the engine for what an image says of itself. Nil where there is no
+	// way to ask.
+	Images func(ctx context.Context, engine, ref string) (ImageFacts, error)
+	// SwapBefore is an earlier reading of this machine's swap counters; the longer ago the
+	// better it tells whether the machine is swapping. The zero value is none.
+	SwapBefore SwapReading
+	// ModelPath is the folder of the base model as this machine sees it, where that
+	// differs from the name in the command (a mount of a container); else "". It may hang
+	// with that folder's file system. Nil is "".
+	ModelPath func() string
+	// ModelRead is told what the model's files say, as soon as that is known: where they
+	// lie on a slow disk that may be after Run has returned. Nil tells nobody.
+	ModelRead func(modelsize.Size)
+	// FirstStep asks the run's own ladder for the change to start from, for a plan that is
+	// tight or over; nil of it where nothing can be said. Nil: the runbook's ladder.
+	FirstStep func(headroom.Spec, headroom.Estimate, Budget) *Step
+	// OwnPIDs are processes of sparkrun's own and their children: never somebody else.
+	OwnPIDs []int
+	// NoDrop tells that the page cache will not be dropped whatever the right
+	// (--drop-caches never).
+	NoDrop bool
+	// Observed is what `--watch` saw (G4); Bandwidth what `--bandwidth` measured (G5).
+	// Nil where it was not asked for.
+	Observed  *Observed
+	Bandwidth *Bandwidth
+	// ProbeProblem is why the command's image, asked for by `--probe-image`, gave no
+	// answer (G9); empty where it did or was not asked.
+	ProbeProblem string
+	// Playbooks waits until the upstream issues have been asked for anew, at most until
+	// its context is done (G8); nil where nobody asks.
+	Playbooks func(context.Context)
+	// Torch is what the command's torch said of the GPU (H19, `--torch`); nil likewise.
+	Torch *TorchAnswer
 }
 
 // DefaultLimit is how long one check may take. Answers come within some tens of
@@ -115,6 +174,8 @@ type Report struct {
 	Machine string
 	GPU     string
 	Driver  string
+	// Plan is what the command is reckoned to need; nil where nothing is known of it.
+	Plan *Planned
 	// Took is how long the whole preflight lasted.
 	Took time.Duration
 }
@@ -141,24 +202,35 @@ func skipped(platform, reason string) Report {
 
 // Blocking returns the findings that make the verdict Blocked, gotchas first.
 func (r Report) Blocking() []Finding {
-	return r.filter(func(f Finding) bool { return f.Status == Fail })
-}
-
-// Warnings returns the findings a person should read although the run goes on:
-// warnings and skips that are not by design.
-func (r Report) Warnings() []Finding {
-	return r.filter(func(f Finding) bool {
-		return f.Status == Warn || f.Status == Skip && !f.ByDesign
-	})
-}
-
-func (r Report) filter(keep func(Finding) bool) []Finding {
 	var out []Finding
 	for _, list := range [][]Finding{r.Findings, r.Host} {
 		for _, f := range list {
-			if keep(f) {
+			if f.Status == Fail {
 				out = append(out, f)
 			}
+		}
+	}
+	return out
+}
+
+// Warnings returns the gotchas a person should read although the run goes on: warnings
+// and skips that are not by design. Host findings are Hints.
+func (r Report) Warnings() []Finding {
+	var out []Finding
+	for _, f := range r.Findings {
+		if f.Status == Warn || f.Status == Skip && !f.ByDesign {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// Hints returns the host findings that advise something; they never change the verdict.
+func (r Report) Hints() []Finding {
+	var out []Finding
+	for _, f := range r.Host {
+		if f.Status == Warn {
+			out = append(out, f)
 		}
 	}
 	return out

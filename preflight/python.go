@@ -2,14 +2,15 @@ package preflight
 
 import (
 	"context"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"sort"
 	"strconv"
 	"strings"
-	"syscall"
-	"time"
+
+	"sparkrun/internal/leash"
 )
 
 // This file finds the folders from which an interpreter would import, without
@@ -25,17 +26,29 @@ type venue struct {
 	// exact is false where only the interpreter itself could tell: it is a
 	// wrapper script, or cannot be read.
 	exact bool
+	// broken says what is wrong with its virtual environment.
+	broken string
 }
 
 var pythonName = regexp.MustCompile(`^python(3\.\d+t?)$`)
 
 // venueOf follows the rules of CPython's getpath and site modules as far as
-// they decide where packages lie.
-func venueOf(r root, interp string, getenv func(string) string, dir string) venue {
+// they decide where packages lie. isolated are Python's options that take folders away:
+// any of E (no PYTHON* variables), s (no user site), I (both).
+func venueOf(r tree, interp string, getenv func(string) string, dir, isolated string) venue {
 	interp = pyenvTarget(r, interp, getenv, dir)
-	head, err := r.read(interp)
-	if err != nil || !strings.HasPrefix(string(head), "\x7fELF") {
-		return venue{interp: interp}
+	head, err := r.readMax(interp, 4)
+	if err != nil || string(head) != "\x7fELF" {
+		return venue{interp: interp, broken: brokenVenv(r, interp)}
+	}
+	if strings.ContainsAny(isolated, "EI") {
+		inner := getenv
+		getenv = func(name string) string {
+			if strings.HasPrefix(name, "PYTHON") {
+				return ""
+			}
+			return inner(name)
+		}
 	}
 	v := venue{interp: interp, exact: true}
 	for _, p := range filepath.SplitList(getenv("PYTHONPATH")) {
@@ -44,7 +57,7 @@ func venueOf(r root, interp string, getenv func(string) string, dir string) venu
 		}
 		v.sites = append(v.sites, p)
 	}
-	user := getenv("PYTHONNOUSERSITE") == ""
+	user := getenv("PYTHONNOUSERSITE") == "" && !strings.ContainsAny(isolated, "sI")
 	// A virtual environment is recognised by the path as it was called: the
 	// link in its bin folder is not followed.
 	for _, prefix := range []string{filepath.Dir(interp), filepath.Dir(filepath.Dir(interp))} {
@@ -52,6 +65,7 @@ func venueOf(r root, interp string, getenv func(string) string, dir string) venu
 		if err != nil {
 			continue
 		}
+		v.broken = brokenVenv(r, interp)
 		keys := venvConfig(cfg)
 		v.sites = append(v.sites, sitePackages(r, prefix, "")...)
 		if !strings.EqualFold(keys["include-system-site-packages"], "true") {
@@ -74,12 +88,42 @@ func venueOf(r root, interp string, getenv func(string) string, dir string) venu
 	if m := pythonName.FindStringSubmatch(filepath.Base(real)); m != nil {
 		version = m[1]
 	}
-	v.sites = append(v.sites, baseSites(r, filepath.Dir(filepath.Dir(real)), version, user, getenv("HOME"))...)
+	prefix := filepath.Dir(filepath.Dir(real))
+	if home, _, _ := strings.Cut(getenv("PYTHONHOME"), ":"); filepath.IsAbs(home) {
+		prefix = filepath.Clean(home)
+	}
+	v.sites = append(v.sites, baseSites(r, prefix, version, user, getenv("HOME"))...)
 	return v.withLinks(r)
 }
 
+// brokenVenv says what is wrong with the virtual environment that an interpreter belongs
+// to, "" where there is none or it looks whole: the Python that it was made with may be
+// gone, after an upgrade of the system or of a package manager.
+func brokenVenv(r tree, interp string) string {
+	for _, prefix := range []string{filepath.Dir(interp), filepath.Dir(filepath.Dir(interp))} {
+		cfg, err := r.read(filepath.Join(prefix, "pyvenv.cfg"))
+		if err != nil {
+			continue
+		}
+		home := venvConfig(cfg)["home"]
+		switch there, err := r.exists(interp); {
+		case err != nil:
+			return ""
+		case !there && home != "":
+			return fmt.Sprintf("the virtual environment %s is broken: the Python that it was made with (in %s) is gone", prefix, home)
+		case !there:
+			return fmt.Sprintf("the virtual environment %s is broken: %s leads nowhere", prefix, interp)
+		}
+		if there, err := r.exists(home); filepath.IsAbs(home) && err == nil && !there {
+			return fmt.Sprintf("the virtual environment %s is broken: the Python that it was made with (in %s) is gone", prefix, home)
+		}
+		return ""
+	}
+	return ""
+}
+
 // baseSites are the folders of an interpreter that is no virtual environment.
-func baseSites(r root, prefix, version string, user bool, home string) []string {
+func baseSites(r tree, prefix, version string, user bool, home string) []string {
 	var sites []string
 	if user && home != "" {
 		sites = append(sites, sitePackages(r, filepath.Join(home, ".local"), version)...)
@@ -98,13 +142,13 @@ func baseSites(r root, prefix, version string, user bool, home string) []string 
 	return append(sites, sitePackages(r, prefix, version)...)
 }
 
-func sitePackages(r root, prefix, version string) []string {
+func sitePackages(r tree, prefix, version string) []string {
 	return libFolders(r, prefix, version, "site-packages")
 }
 
 // libFolders returns prefix/lib{,64}/pythonX.Y/leaf, for the version given or,
 // when it is unknown, for every version there, newest first.
-func libFolders(r root, prefix, version, leaf string) []string {
+func libFolders(r tree, prefix, version, leaf string) []string {
 	var out []string
 	for _, lib := range []string{"lib", "lib64"} {
 		var versions []string
@@ -160,38 +204,73 @@ func venvConfig(b []byte) map[string]string {
 	return keys
 }
 
+// maxLinks bounds the .pth files and editable installs of one folder that are read: a
+// folder with more is none that a person made.
+const maxLinks = 200
+
+// editable is one package of an editable install, in the module that setuptools leaves
+// beside the packages: 'torch': '/home/ada/pytorch/torch'.
+var editable = regexp.MustCompile(`['"]([A-Za-z_][A-Za-z0-9_]*)['"]\s*:\s*['"](/[^'"\n]+)['"]`)
+
 // withLinks adds the folders named by .pth files, as editable installs leave
-// them. Lines that run code are left to the interpreter.
-func (v venue) withLinks(r root) venue {
+// them. Lines that run code are left to the interpreter, but for the mapping of an
+// editable install.
+func (v venue) withLinks(r tree) venue {
 	for _, site := range v.sites[:len(v.sites):len(v.sites)] {
+		read := 0
 		for _, name := range r.names(site) {
-			if !strings.HasSuffix(name, ".pth") || strings.HasPrefix(name, ".") {
+			if strings.HasPrefix(name, ".") || read == maxLinks {
 				continue
 			}
-			b, err := r.read(filepath.Join(site, name))
-			if err != nil {
-				continue
-			}
-			for _, line := range strings.Split(string(b), "\n") {
-				line = strings.TrimSpace(line)
-				if line == "" || line[0] == '#' || strings.HasPrefix(line, "import ") || strings.HasPrefix(line, "import\t") {
+			switch {
+			case strings.HasSuffix(name, ".pth"):
+				read++
+				b, err := r.read(filepath.Join(site, name))
+				if err != nil {
 					continue
 				}
-				if !filepath.IsAbs(line) {
-					line = filepath.Join(site, line)
+				v.sites = append(v.sites, linkedFolders(string(b), site)...)
+			case strings.HasPrefix(name, "__editable___") && strings.HasSuffix(name, "_finder.py"):
+				read++
+				b, err := r.read(filepath.Join(site, name))
+				if err != nil {
+					continue
 				}
-				v.sites = append(v.sites, line)
+				for _, m := range editable.FindAllSubmatch(b, maxLinks) {
+					// The mapping is from a package to its folder.
+					if path := filepath.Clean(string(m[2])); filepath.Base(path) == string(m[1]) {
+						v.sites = append(v.sites, filepath.Dir(path))
+					}
+				}
 			}
 		}
 	}
 	return v
 }
 
+// linkedFolders are the folders that a .pth file names.
+func linkedFolders(text, site string) []string {
+	var out []string
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' || strings.HasPrefix(line, "import ") || strings.HasPrefix(line, "import\t") || strings.ContainsRune(line, 0) {
+			continue
+		}
+		if !filepath.IsAbs(line) {
+			line = filepath.Join(site, line)
+		}
+		if out = append(out, line); len(out) == maxLinks {
+			break
+		}
+	}
+	return out
+}
+
 // pyenvTarget returns the interpreter behind a pyenv shim, by pyenv's own rules
 // (PYENV_VERSION, .python-version upwards from the working folder, the global
 // version file). Anything that is no shim, or cannot be told, comes back as it
 // is. Asking pyenv itself would take a tenth of a second.
-func pyenvTarget(r root, shim string, getenv func(string) string, dir string) string {
+func pyenvTarget(r tree, shim string, getenv func(string) string, dir string) string {
 	bin := filepath.Dir(shim)
 	if filepath.Base(bin) != "shims" {
 		return shim
@@ -227,7 +306,7 @@ func pyenvTarget(r root, shim string, getenv func(string) string, dir string) st
 	return shim
 }
 
-func pyenvVersions(r root, base string, getenv func(string) string, dir string) []string {
+func pyenvVersions(r tree, base string, getenv func(string) string, dir string) []string {
 	if v := getenv("PYENV_VERSION"); v != "" {
 		return strings.Split(v, ":")
 	}
@@ -246,7 +325,7 @@ func pyenvVersions(r root, base string, getenv func(string) string, dir string) 
 	return []string{"system"}
 }
 
-func pyenvFile(r root, path string) []string {
+func pyenvFile(r tree, path string) []string {
 	b, err := r.read(path)
 	if err != nil {
 		return nil
@@ -262,7 +341,13 @@ func pyenvFile(r root, path string) []string {
 }
 
 // findProgram looks a program up on the PATH of the environment given.
-func findProgram(r root, name string, getenv func(string) string) string {
+func findProgram(r tree, name string, getenv func(string) string) string {
+	if filepath.IsAbs(name) { // found before, as nvcc is
+		if r.executable(name) {
+			return name
+		}
+		return ""
+	}
 	for _, p := range filepath.SplitList(getenv("PATH")) {
 		if filepath.IsAbs(p) && r.executable(filepath.Join(p, name)) {
 			return filepath.Join(p, name)
@@ -272,22 +357,19 @@ func findProgram(r root, name string, getenv func(string) string) string {
 }
 
 // locate asks the interpreter where it would import torch from. find_spec does
-// not import it. The marker keeps apart what a sitecustomize may print.
+// not import it, and modules of the working folder, which -c puts first, have no part in
+// it. The marker keeps apart what a sitecustomize may print.
 const (
-	locate       = `import importlib.util as u; s = u.find_spec("torch"); print("sparkrun-torch:" + (s.origin or "" if s else ""))`
+	locate       = `import sys; sys.path[:] = [p for p in sys.path if p]; import importlib.util as u; s = u.find_spec("torch"); print("sparkrun-torch:" + (s.origin or "" if s else ""))`
 	locateMarker = "sparkrun-torch:"
 )
 
 // askInterpreter starts the interpreter once and returns the path of torch's
 // __init__.py, "" when it would find none; ok is false without an answer.
 func askInterpreter(ctx context.Context, interp, dir string) (path string, ok bool) {
-	cmd := exec.CommandContext(ctx, interp, "-c", locate)
+	cmd := exec.Command(interp, "-c", locate)
 	cmd.Dir = dir
-	// A shim starts further processes: the whole group must go at the deadline.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = 50 * time.Millisecond
-	out, err := cmd.Output()
+	out, err := leash.Output(ctx, cmd)
 	if err != nil {
 		return "", false
 	}

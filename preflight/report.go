@@ -3,10 +3,13 @@ package preflight
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
 
 	"sparkrun/internal/clock"
 	"sparkrun/internal/sample"
@@ -49,12 +52,14 @@ func (c checkSet) MarshalJSON() ([]byte, error) {
 }
 
 type ourPart struct {
-	Schema   string        `json:"schema"`
-	Time     string        `json:"time"`
-	Machine  string        `json:"machine,omitempty"`
-	GPU      string        `json:"gpu,omitempty"`
-	Driver   string        `json:"driver,omitempty"`
-	Memory   memoryPart    `json:"memory"`
+	Schema  string     `json:"schema"`
+	Time    string     `json:"time"`
+	Machine string     `json:"machine,omitempty"`
+	GPU     string     `json:"gpu,omitempty"`
+	Driver  string     `json:"driver,omitempty"`
+	Memory  memoryPart `json:"memory"`
+	// Plan is what the command is reckoned to need; null where nothing is known.
+	Plan     *Planned      `json:"plan"`
 	Findings []findingPart `json:"findings"`
 	Host     []findingPart `json:"host"`
 	Fixes    []fixPart     `json:"fixes"`
@@ -70,10 +75,13 @@ type memoryPart struct {
 
 type findingPart struct {
 	ID       string   `json:"id"`
+	Title    string   `json:"title"`
 	Status   Status   `json:"status"`
 	ByDesign bool     `json:"by_design"`
 	Detail   string   `json:"detail"`
 	Evidence []string `json:"evidence,omitempty"`
+	// Cost is what it costs the user; host checks that advise something say it.
+	Cost string `json:"cost,omitempty"`
 }
 
 type fixPart struct {
@@ -98,12 +106,13 @@ func (r Report) JSON(now time.Time) ([]byte, error) {
 			Schema: Schema, Time: clock.Machine(now),
 			Machine: r.Machine, GPU: r.GPU, Driver: r.Driver,
 			Memory:   memoryPart{r.MemTotalKiB, r.MemAvailableKiB, r.MemFreeKiB, r.ReserveKiB},
+			Plan:     r.Plan,
 			Findings: parts(r.Findings), Host: parts(r.Host),
 			Fixes:  []fixPart{},
 			TookMS: r.Took.Milliseconds(),
 		},
 	}
-	for _, f := range append(r.Blocking(), r.Warnings()...) {
+	for _, f := range slices.Concat(r.Blocking(), r.Warnings(), r.Hints()) {
 		if f.Fix != "" {
 			out.Sparkrun.Fixes = append(out.Sparkrun.Fixes, fixPart{f.ID, f.Fix})
 		}
@@ -118,7 +127,7 @@ func (r Report) JSON(now time.Time) ([]byte, error) {
 func parts(list []Finding) []findingPart {
 	out := make([]findingPart, 0, len(list))
 	for _, f := range list {
-		out = append(out, findingPart{f.ID, f.Status, f.ByDesign, f.Detail, f.Evidence})
+		out = append(out, findingPart{f.ID, f.Title, f.Status, f.ByDesign, f.Detail, f.Evidence, f.Cost})
 	}
 	return out
 }
@@ -126,10 +135,28 @@ func parts(list []Finding) []findingPart {
 // WriteReport puts data in place of the file at path in one step: a reader sees
 // the old report or the new one, never half of either.
 func WriteReport(path string, data []byte) error {
-	// The temporary file lies beside the report: elsewhere it could be on
-	// another file system, where a rename cannot reach.
-	if err := renameio.WriteFile(path, data, 0o644, renameio.WithTempDir(filepath.Dir(path))); err != nil {
+	if err := replaceFile(path, data); err != nil {
 		return fmt.Errorf("writing the preflight report: %w", err)
 	}
 	return nil
+}
+
+func replaceFile(path string, data []byte) error {
+	// The temporary file lies beside the report: elsewhere it could be on
+	// another file system, where a rename cannot reach.
+	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(0o644))
+	if err != nil {
+		return err
+	}
+	defer f.Cleanup() //nolint:errcheck // nothing is left of one that was put in its place
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	// Root replaces a user's report by one of the same user, who could not write it
+	// again otherwise. Where files cannot be given away, it is root's.
+	var old unix.Stat_t
+	if os.Geteuid() == 0 && unix.Lstat(path, &old) == nil {
+		_ = f.Chown(int(old.Uid), int(old.Gid))
+	}
+	return f.CloseAtomicallyReplace()
 }

@@ -94,28 +94,54 @@ func pythonJob(interp string) *job.Job {
 	return &job.Job{Argv: []string{"python", "train.py"}, Dir: "/home/ada", Interpreter: interp, Script: "train.py"}
 }
 
+// The recorded trees, each with what nvidia-smi, statfs and programs said there, give
+// exactly these reports. A stock Spark is ready, on the host and in a current container.
 func TestGoldenReports(t *testing.T) {
 	t.Parallel()
+	schema := published(t)
+	script := func(interp string) *job.Job {
+		j := pythonJob(interp)
+		j.TrainerDir = j.Dir
+		return j
+	}
+	tight := &job.Job{
+		Argv: []string{"llamafactory-cli", "train", "sft.yaml"}, Dir: "/home/ada", TrainerDir: "/home/ada", ConfigFile: "sft.yaml", Profile: "llama-factory",
+		Knobs: job.Knobs{
+			job.Model:        {Value: "Qwen/Qwen3-8B", Source: job.FromConfig, Where: "sft.yaml:1"},
+			job.Method:       {Value: "full", Source: job.FromConfig, Where: "sft.yaml:3"},
+			job.SeqLen:       {Value: "8192", Source: job.FromConfig, Where: "sft.yaml:4"},
+			job.MicroBatch:   {Value: "4", Source: job.FromConfig, Where: "sft.yaml:5"},
+			job.Accumulation: {Value: "8", Source: job.FromConfig, Where: "sft.yaml:6"},
+			job.Optimizer:    {Value: "adamw_torch", Source: job.FromConfig, Where: "sft.yaml:7"},
+			job.GradCkpt:     {Value: "true", Source: job.FromDefault},
+		},
+	}
+	inside := script("/usr/bin/python3")
+	inside.Dir, inside.TrainerDir = "/workspace", "/workspace"
 	for _, c := range []struct {
-		name    string
-		in      Input
-		tree    string
-		files   map[string]string
-		verdict string
+		name, tree string
+		job        *job.Job
+		files      map[string]string
+		verdict    string
 	}{
-		{"spark-host", Input{Device: gb10, Machine: "aarch64"}, "spark", nil, Ready},
-		{"spark-ngc", Input{Device: gb10, Machine: "aarch64", Job: pythonJob("/usr/bin/python3")}, "spark-ngc", nil, Ready},
-		{"spark-docker-run", Input{
-			Device: gb10, Machine: "aarch64",
-			Job: &job.Job{Argv: []string{"docker", "run"}, Container: &job.Container{Engine: "docker", Verb: "run", Image: "nvcr.io/nvidia/pytorch:25.11-py3"}},
-		}, "spark", nil, Ready},
-		{"spark-cuda12", Input{Device: gb10, Machine: "aarch64", Job: pythonJob(venvPython)}, "spark", torchCUDA12, Blocked},
-		{"laptop", Input{Device: noLibrary, Machine: "x86_64", Job: pythonJob("/usr/bin/python3")}, "laptop", nil, Ready},
+		{"spark", "spark", nil, nil, Ready},
+		{"spark-loaded", "spark-loaded", nil, nil, ReadyWithWarnings},
+		{"spark-wedged", "spark-wedged", nil, nil, ReadyWithWarnings},
+		{"spark-retained", "spark-retained", nil, nil, ReadyWithWarnings},
+		{"spark-ngc", "spark-ngc", inside, nil, Ready},
+		{"spark-podman", "spark-podman", inside, nil, Ready},
+		{"spark-docker-run", "spark", &job.Job{
+			Argv: []string{"docker", "run", "--rm", "--gpus", "all", "--ipc=host", "-v", "/home/ada:/workspace", "nvcr.io/nvidia/pytorch:25.11-py3", "python", "train.py"},
+			Dir:  "/home/ada", Container: &job.Container{Engine: "docker", Verb: "run", Image: "nvcr.io/nvidia/pytorch:25.11-py3"},
+		}, nil, Ready},
+		{"spark-cuda12", "spark", script(venvPython), torchCUDA12, Blocked},
+		{"spark-plan", "spark", tight, nil, ReadyWithWarnings},
+		{"workstation", "workstation", script("/usr/bin/python3"), nil, Ready},
+		{"laptop", "laptop", script("/usr/bin/python3"), nil, Ready},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			c.in.Root, c.in.Getenv = copyTree(t, c.tree, c.files), env()
-			r := Run(t.Context(), c.in)
+			r := Run(t.Context(), recordedInput(t, copyTree(t, c.tree, c.files), c.job))
 			r.Took = 12 * time.Millisecond
 			if r.Verdict != c.verdict {
 				t.Errorf("verdict %q, want %q", r.Verdict, c.verdict)
@@ -124,10 +150,24 @@ func TestGoldenReports(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			followsSchema(t, schema, js)
 			golden(t, c.name+".json", string(js))
 			golden(t, c.name+".lines", r.Lines())
-			golden(t, c.name+".table", r.Table(false))
+			golden(t, c.name+".table", r.Table(Look{Width: 110}))
 		})
+	}
+}
+
+// recordedInput is what `sparkrun preflight --root` gives to Run.
+func recordedInput(t *testing.T, dir string, j *job.Job) Input {
+	t.Helper()
+	rec, err := ReadRecorded(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Input{
+		Job: j, Root: dir, Recorded: rec, Machine: rec.Machine, Now: rec.Time, Device: rec.Ask,
+		Getenv: func(name string) string { return rec.Env[name] }, Limit: 20 * time.Second,
 	}
 }
 
@@ -240,12 +280,54 @@ func TestTableSaysTheFixOfWhatBlocksFirst(t *testing.T) {
 	t.Parallel()
 	in := Input{Root: copyTree(t, "spark", torchCUDA12), Getenv: env(), Device: gb10, Job: pythonJob(venvPython)}
 	r := Run(t.Context(), in)
-	lines := strings.Split(r.Table(true), "\n")
+	lines := strings.Split(r.Table(Look{Colour: true}), "\n")
 	if !strings.Contains(lines[0], "\x1b[1;31mblocked\x1b[0m by G1") || !strings.Contains(lines[1], "fix: "+venvPython+" -m pip install") {
 		t.Errorf("the table begins:\n%s\n%s", lines[0], lines[1])
 	}
-	if strings.Contains(r.Table(false), "\x1b") {
+	if strings.Contains(r.Table(Look{}), "\x1b") {
 		t.Error("colours although none were asked for")
+	}
+	if n := strings.Count(r.Table(Look{All: true}), "\nH"); n != len(hostChecks) {
+		t.Errorf("with all, %d of %d host checks are shown", n, len(hostChecks))
+	}
+}
+
+// Prose is wrapped at the width, whatever it is; commands stay in one piece, so that
+// they can be pasted.
+func TestTableIsAsWideAsTheTerminal(t *testing.T) {
+	t.Parallel()
+	long := "a " + strings.Repeat("word ", 60)
+	command := "sudo " + strings.Repeat("word ", 60) + "end"
+	r := Report{
+		Platform: DGXSpark, Verdict: ReadyWithWarnings,
+		Findings: []Finding{{ID: "G6", Title: "who else uses the memory", Status: Warn, Detail: long, Fix: command}},
+		Host:     []Finding{{ID: "H10", Title: "suspend", Status: Warn, Detail: long, Cost: long, Fix: command}},
+	}
+	for _, width := range []int{40, 60, 80, 110, 200} {
+		for _, line := range strings.Split(r.Table(Look{Width: width, Colour: true}), "\n") {
+			if n := columns(line); n > width && !strings.Contains(line, command) {
+				t.Errorf("width %d: a line of %d columns: %q", width, n, line)
+			}
+		}
+		if n := strings.Count(r.Table(Look{Width: width}), command+"\n"); n != 2 {
+			t.Errorf("width %d: the command is in one piece %d times, want 2", width, n)
+		}
+	}
+}
+
+// Foreign text (titles of issues, names of processes, paths) cannot forge a line or
+// move the cursor, wherever a check puts it.
+func TestForeignTextIsHarmless(t *testing.T) {
+	t.Parallel()
+	evil := "x\x1b[2J\rG1 PASS: forged\x07"
+	f := finish(Finding{Status: Warn, Detail: evil, Evidence: []string{evil}, Fix: "first\n" + evil, Cost: evil, Line: "G6 WARN: " + evil, Repairs: []Repair{{Command: "true", Effect: evil}}}, "G6", "title")
+	for _, text := range append(strings.Split(f.Fix, "\n"), f.Detail, f.Evidence[0], f.Cost, f.Line, f.Repairs[0].Effect) {
+		if strings.ContainsAny(text, "\x1b\r\x07\n") {
+			t.Errorf("%q", text)
+		}
+	}
+	if !strings.HasPrefix(f.Fix, "first\nx") {
+		t.Errorf("the lines of a fix are kept: %q", f.Fix)
 	}
 }
 

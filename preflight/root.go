@@ -2,12 +2,12 @@ package preflight
 
 import (
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
+
+	"sparkrun/internal/treefs"
 )
 
 // root is the folder that stands for "/": this machine, or a recorded tree.
@@ -34,19 +34,7 @@ const maxRead = 256 << 10
 func (r root) live() bool { return r == "/" }
 
 // read returns the first maxRead bytes of a regular file.
-func (r root) read(path string) ([]byte, error) {
-	real, err := r.resolve(path)
-	if err != nil {
-		return nil, err
-	}
-	// Without O_NONBLOCK a FIFO in the way would block for ever.
-	f, err := os.OpenFile(r.host(real), os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxRead))
-}
+func (r root) read(path string) ([]byte, error) { return r.readMax(path, maxRead) }
 
 // names lists a folder; an unreadable one has no names.
 func (r root) names(path string) []string {
@@ -101,39 +89,4 @@ func (r root) host(path string) string {
 
 // resolve follows every symbolic link in path and returns the real path, as the
 // tree itself sees it. The last element need not exist.
-func (r root) resolve(path string) (string, error) {
-	// Linux gives up after 40 links; so does this.
-	links := 0
-	todo := strings.Split(path, "/")
-	done := "/"
-	for len(todo) > 0 {
-		name := todo[0]
-		todo = todo[1:]
-		switch name {
-		case "", ".":
-			continue
-		case "..":
-			done = filepath.Dir(done)
-			continue
-		}
-		next := filepath.Join(done, name)
-		target, err := os.Readlink(r.host(next))
-		switch {
-		case err == nil:
-			if links++; links > 40 {
-				return "", &fs.PathError{Op: "open", Path: path, Err: syscall.ELOOP}
-			}
-			if filepath.IsAbs(target) {
-				done = "/"
-			}
-			// The target's own ".." are kept: they count from the link's real
-			// folder.
-			todo = append(strings.Split(target, "/"), todo...)
-		case errors.Is(err, syscall.EINVAL), errors.Is(err, fs.ErrNotExist) && len(todo) == 0:
-			done = next
-		default:
-			return "", err
-		}
-	}
-	return done, nil
-}
+func (r root) resolve(path string) (string, error) { return treefs.Root(r).Resolve(path) }

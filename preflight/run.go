@@ -3,7 +3,10 @@ package preflight
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -15,17 +18,30 @@ import (
 // facts are everything the checks judge. They are gathered side by side first,
 // each within the limit; a judgement then costs nothing and cannot hang.
 type facts struct {
-	job      *job.Job
-	machine  string
-	limit    time.Duration
+	job     *job.Job
+	machine string
+	limit   time.Duration
+	// busy: more processes want to run than there are processors.
+	busy     bool
 	stack    stack
 	platform string
+	in       Input
+	// getenv is the trainer's environment; see environment.
+	getenv func(string) string
+	now    time.Time
 
-	hardware  hardware
-	gpu       gpuAnswer
+	hardware hardware
+	gpu      gpuAnswer
+	// python is the interpreter of the command, or of the shell, and what it would
+	// import; torch the torch among it. Both describe the image where the command starts
+	// one and it can be told.
+	python    pythonFacts
 	torch     torchBuild
+	image     imageFacts
 	memory    memory
 	container container
+	// plan is what the command is reckoned to need.
+	plan planned
 }
 
 // gpuHere tells whether this machine has an NVIDIA GPU that its driver serves,
@@ -35,37 +51,12 @@ func (f facts) gpuHere() bool { return f.platform != Generic }
 // spark tells whether this machine is the one the gotchas are about.
 func (f facts) spark() bool { return f.platform == DGXSpark }
 
-// checks lists the gotchas in order; hostChecks those of our own.
-var (
-	checks = []struct {
-		id, title string
-		judge     func(facts) Finding
-	}{
-		{"G1", "CUDA 12/13 ABI", judgeCUDAABI},
-		{"G2", "flash-attn and Unsloth", judgeAttention},
-		{"G3", "UMA headroom", judgeHeadroom},
-		{"G4", "temperature and power", judgeThermal},
-		{"G5", "memory bandwidth", judgeBandwidth},
-		{"G6", "who else uses the memory", judgeContention},
-		{"G7", "SM121 capability", judgeCapability},
-		{"G8", "known playbook issues", judgePlaybooks},
-		{"G9", "container or bare pip", judgeContainer},
-		{"G10", "parallelism of two Sparks", judgeParallelism},
-	}
-	hostChecks = []struct {
-		id, title string
-		judge     func(facts) Finding
-	}{
-		{"H1", "NVIDIA driver", judgeDriver},
-	}
-)
-
 // Run looks at the machine and returns the report. It returns after at most
 // about two limits even if the driver and the file system hang, and it never
 // fails: what could not be read is a skip that says so.
 func Run(ctx context.Context, in Input) Report {
 	start := time.Now()
-	f := gather(ctx, in)
+	f, seen := gather(ctx, in)
 	r := Report{
 		Platform: f.platform,
 		Machine:  in.Machine,
@@ -74,11 +65,16 @@ func Run(ctx context.Context, in Input) Report {
 		r.GPU, r.Driver = f.gpu.dev.Name, f.gpu.dev.DriverVersion
 	}
 	f.memory.report(&r)
+	f.plan.report(&r, f.budget())
 	for _, c := range checks {
-		r.Findings = append(r.Findings, finish(c.judge(f), c.id, c.title))
+		found := judgeOne(c, seen, f)
+		if c.id == "G9" {
+			found = withProbe(found, in.ProbeProblem)
+		}
+		r.Findings = append(r.Findings, finish(found, c.id, c.title))
 	}
 	for _, c := range hostChecks {
-		r.Host = append(r.Host, finish(c.judge(f), c.id, c.title))
+		r.Host = append(r.Host, finish(judgeOne(c, seen, f), c.id, c.title))
 	}
 	r.Verdict = verdict(r.Findings, r.Host)
 	r.Took = time.Since(start)
@@ -95,8 +91,19 @@ func finish(f Finding, id, title string) Finding {
 		f.Line = id + " " + strings.ToUpper(string(f.Status)) + ": " + f.Detail
 	}
 	f.Line = oneLine(f.Line)
+	f.Cost = oneLine(f.Cost)
 	for i, e := range f.Evidence {
 		f.Evidence[i] = oneLine(e)
+	}
+	if f.Fix != "" {
+		lines := strings.Split(strings.TrimSpace(f.Fix), "\n")
+		for i, line := range lines {
+			lines[i] = oneLine(line)
+		}
+		f.Fix = strings.Join(lines, "\n")
+	}
+	for i, r := range f.Repairs {
+		f.Repairs[i].Effect = oneLine(r.Effect)
 	}
 	return f
 }
@@ -111,70 +118,220 @@ func oneLine(s string) string {
 	}, s)
 }
 
-func gather(ctx context.Context, in Input) facts {
+// judgeOne judges what a look saw; a look that was late is a skip that says so.
+func judgeOne(c check, seen map[string]any, f facts) Finding {
+	if c.look == nil {
+		return c.judge(nil, f)
+	}
+	what, ok := seen[c.id]
+	if !ok {
+		return f.late(c)
+	}
+	return c.judge(what, f)
+}
+
+// late is the finding of a check whose look took longer than its limit. It says nothing
+// against the machine where an answer would have been for information, or could not have
+// mattered for this machine and command.
+func (f facts) late(c check) Finding {
+	found := f.noAnswer()
+	if c.optional != nil && c.optional(f) {
+		found = byDesign(found.Detail + "; it would be for information")
+	}
+	return found
+}
+
+// noAnswer is the finding where something did not come in time.
+func (f facts) noAnswer() Finding {
+	return Finding{Status: Skip, Detail: f.noAnswerWithin()}
+}
+
+func (f facts) noAnswerWithin() string {
+	s := fmt.Sprintf("no answer within %g s", f.lookLimit().Seconds())
+	if f.busy {
+		s += ", on a machine that has more to do than processors"
+	}
+	return s
+}
+
+// lookLimit bounds a look. A machine that is busy gets the whole limit: there a look that
+// costs 30 ms of a processor takes many times that, and it is no sign of a fault.
+func (f facts) lookLimit() time.Duration {
+	if f.in.LookLimit > 0 && !f.busy {
+		return min(f.in.LookLimit, f.limit)
+	}
+	return f.limit
+}
+
+// busyNow tells that more processes want to run than there are processors: over the last
+// minute, or at this instant.
+func busyNow(r root, processors int) bool {
+	b, err := r.read("/proc/loadavg")
+	if err != nil {
+		return false
+	}
+	words := strings.Fields(string(b))
+	if len(words) < 4 {
+		return false
+	}
+	load, err := strconv.ParseFloat(words[0], 64)
+	if err == nil && load > float64(processors) {
+		return true
+	}
+	now, _, _ := strings.Cut(words[3], "/")
+	n, err := strconv.Atoi(now)
+	return err == nil && n > processors
+}
+
+// gather makes all readings side by side, each within its limit. The map has what the
+// looks of the checks saw, by number; one that was late is not in it.
+func gather(ctx context.Context, in Input) (facts, map[string]any) {
 	r := rootOf(in.Root)
 	getenv := in.Getenv
 	if getenv == nil {
 		getenv = func(string) string { return "" }
 	}
-	f := facts{job: in.Job, machine: in.Machine, limit: in.Limit}
+	getenv = environment(in.Job, getenv)
+	f := facts{job: in.Job, machine: in.Machine, limit: in.Limit, in: in, getenv: getenv, now: in.Now}
 	if f.limit <= 0 {
 		f.limit = DefaultLimit
+	}
+	if f.now.IsZero() {
+		f.now = time.Now()
 	}
 	// The table is part of the binary, and a test reads it.
 	s, _ := loadStack()
 	f.stack = s
+	v := view{root: r, getenv: getenv, job: in.Job, stack: s, in: in, now: f.now}
+	if in.ModelPath != nil {
+		v.modelOnce = sync.OnceValue(in.ModelPath)
+	}
+	f.busy = r.live() && busyNow(r, runtime.NumCPU())
+	// Several checks want to know what the command asks for; its files are read once.
+	shared, stop := context.WithTimeout(ctx, f.lookLimit())
+	defer stop()
+	v.over = func() bool { return shared.Err() != nil }
+	unshared := v
+	v.askedOnce = sync.OnceValue(func() request { return readAsked(unshared) })
+	swap := in.SwapBefore
+	if r.live() && swap.at.IsZero() {
+		swap = readSwap(r)
+	}
+	lookLimit := f.lookLimit()
+	v.processesOnce = sync.OnceValue(func() processStats { return readStats(shared, r) })
 
 	var wg sync.WaitGroup
+	gpuKnown, hardwareKnown := make(chan struct{}), make(chan struct{})
 	wg.Go(func() {
-		a, ok := within(ctx, f.limit, func(ctx context.Context) gpuAnswer { return askDevice(ctx, in.Device) })
+		defer close(gpuKnown)
+		// The driver's own time is a little shorter, so that what is known of one that
+		// hangs is not lost.
+		a, ok := within(ctx, f.limit+deviceGrace, func(ctx context.Context) gpuAnswer { return askDevice(ctx, f.limit, in.Device) })
 		if !ok {
 			a = gpuAnswer{asked: in.Device != nil, late: true}
+		}
+		// On a busy machine it may be that nobody came to ask it.
+		if a.late && !f.busy {
+			a.library, _ = within(ctx, lookLimit, func(context.Context) bool { return libraryThere(r, getenv) })
+		}
+		if in.Getenv != nil {
+			a.named = in.Getenv(nvmlLibraryEnv)
 		}
 		f.gpu = a
 	})
 	wg.Go(func() {
-		f.hardware, _ = within(ctx, f.limit, func(context.Context) hardware { return readHardware(r, s) })
+		defer close(hardwareKnown)
+		f.hardware, _ = within(ctx, lookLimit, func(context.Context) hardware { return readHardware(r, s) })
 	})
 	wg.Go(func() {
-		b, ok := within(ctx, f.limit, func(context.Context) torchBuild { return lookForTorch(r, in.Job, getenv) })
+		start := time.Now()
+		p, ok := within(ctx, lookLimit, func(ctx context.Context) pythonFacts { return readPython(ctx, v) })
 		if !ok {
-			b = torchBuild{state: torchUndetermined, late: true}
+			p.torch = torchBuild{state: torchUndetermined, late: true}
 		}
-		f.torch = b
+		f.python, f.torch, f.image = p, p.torch, p.image
+		// Only where the answer matters and the folders did not give it is the
+		// interpreter itself asked: a start costs some tens of milliseconds. It is not
+		// put off until a driver has answered that takes its time.
+		unsure := p.torch.state == torchUndetermined || p.torch.state == torchAbsent && in.Job != nil
+		if !r.live() || !unsure || p.torch.late {
+			return
+		}
+		<-hardwareKnown
+		select {
+		case <-gpuKnown:
+			if platformOf(f.hardware, f.gpu, s) == Generic {
+				return
+			}
+		case <-time.After(driverQuick):
+		}
+		limit := max(lookLimit-time.Since(start), lookLimit/2)
+		b, ok := within(ctx, limit, func(ctx context.Context) torchBuild { return askForTorch(ctx, r, p.torch, in.Job) })
+		if ok {
+			f.torch = b
+		} else {
+			f.torch.state, f.torch.late = torchUndetermined, true
+		}
 	})
 	wg.Go(func() {
-		m, ok := within(ctx, f.limit, func(context.Context) memory { return readMemory(r) })
+		m, ok := within(ctx, lookLimit, func(context.Context) memory { return readMemory(r) })
 		if !ok {
 			m.err = errLate
 		}
 		f.memory = m
 	})
 	wg.Go(func() {
-		c, ok := within(ctx, f.limit, func(context.Context) container { return readContainer(r) })
+		c, ok := within(ctx, lookLimit, func(context.Context) container { return readContainer(r) })
 		if !ok {
 			c.err = errLate
 		}
 		f.container = c
 	})
-	wg.Wait()
-	f.platform = platformOf(f.hardware, f.gpu, f.stack)
-
-	// Only where the answer matters and the folders did not give it is the
-	// interpreter itself asked: a start costs some tens of milliseconds.
-	unsure := f.torch.state == torchUndetermined || f.torch.state == torchAbsent && in.Job != nil
-	if r.live() && f.gpuHere() && unsure && !f.torch.late {
-		// A copy: a call that is left behind must not share f.
-		before := f.torch
-		b, ok := within(ctx, f.limit, func(ctx context.Context) torchBuild { return askForTorch(ctx, r, before, in.Job) })
-		if ok {
-			f.torch = b
-		} else {
-			f.torch.state, f.torch.late = torchUndetermined, true
+	wg.Go(func() {
+		p, ok := within(ctx, lookLimit, func(ctx context.Context) planned { return readPlan(ctx, v) })
+		if !ok {
+			p.why = "the model's files gave no answer in time"
+		}
+		f.plan = p
+	})
+	seen := make(map[string]any)
+	var mu sync.Mutex
+	for _, list := range [][]check{checks, hostChecks} {
+		for _, c := range list {
+			if c.look == nil {
+				continue
+			}
+			wg.Go(func() {
+				what, ok := within(ctx, lookLimit, func(ctx context.Context) any { return c.look(ctx, v) })
+				if ok {
+					mu.Lock()
+					seen[c.id] = what
+					mu.Unlock()
+				}
+			})
 		}
 	}
-	return f
+	wg.Wait()
+	if g3, ok := seen["G3"].(headroomSeen); ok && r.live() {
+		g3.swapRate = readSwap(r).since(swap, time.Duration(g3.table.Swap.IntervalMS)*time.Millisecond)
+		seen["G3"] = g3
+	}
+	f.platform = platformOf(f.hardware, f.gpu, f.stack)
+	f.plan.findStart(ctx, in, f.budget(), min(f.limit, stepLimit))
+	return f, seen
 }
+
+const (
+	// deviceGrace is how much longer than its own time the question to the driver is
+	// waited for.
+	deviceGrace = 20 * time.Millisecond
+	// driverQuick is how soon a machine without an NVIDIA driver has said so.
+	driverQuick = 100 * time.Millisecond
+)
+
+// stepLimit bounds the search for the step to start from: the ladder asks it in some
+// milliseconds, unless the command's files lie on a mount that does not answer.
+const stepLimit = 150 * time.Millisecond
 
 // errLate is the reason of a reading that did not come in time.
 var errLate = errors.New("no answer in time")
@@ -193,26 +350,6 @@ func within[T any](ctx context.Context, limit time.Duration, f func(context.Cont
 	case <-ctx.Done():
 		return result, false
 	}
-}
-
-// lookForTorch reads folders only.
-func lookForTorch(r root, j *job.Job, getenv func(string) string) torchBuild {
-	var interp, dir string
-	switch {
-	case j == nil:
-		dir = getenv("PWD")
-		if interp = findProgram(r, "python3", getenv); interp == "" {
-			return torchBuild{state: torchNoPython}
-		}
-	case j.Container != nil, j.Interpreter == "":
-		return torchBuild{state: torchNotAsked}
-	default:
-		interp, dir = j.Interpreter, j.Dir
-	}
-	v := venueOf(r, interp, getenv, dir)
-	b := findTorch(r, v)
-	b.interp, b.real = interp, v.interp
-	return b
 }
 
 // askForTorch asks the interpreter where lookForTorch found nothing.

@@ -22,18 +22,23 @@ const (
 	// restartMax; one that lived longer than restartMax begins anew.
 	restartMin = time.Second
 	restartMax = time.Minute
-	// silence is how long the sensors process may say nothing: it speaks even
-	// while a driver hangs.
+	// silence is how long the sensors process may say nothing beyond two ticks:
+	// it speaks even while a driver hangs.
 	silence = 10 * time.Second
 )
+
+// quietLimit is how long a sensors process that reads every tick may say nothing.
+func quietLimit(tick time.Duration) time.Duration { return silence + 2*tick }
 
 // keepSensors runs the sensors process until ctx ends. base is an instant of
 // the telemetry schedule (CLOCK_BOOTTIME).
 func (s *Sampler) keepSensors(ctx context.Context, base time.Duration) {
+	all := newSensorsFile(s, base)
+	defer all.close()
 	backoff := restartMin
 	for {
 		start := time.Now()
-		err := s.runSensors(ctx, base)
+		err := s.runSensors(ctx, base, all)
 		if ctx.Err() != nil {
 			return
 		}
@@ -51,10 +56,9 @@ func (s *Sampler) keepSensors(ctx context.Context, base time.Duration) {
 }
 
 // runSensors runs the sensors process once and returns why it ended.
-func (s *Sampler) runSensors(ctx context.Context, base time.Duration) error {
-	ahead := min(lead, s.opts.Tick/4)
+func (s *Sampler) runSensors(ctx context.Context, base time.Duration, all *sensorsFile) error {
 	cmd := exec.Command(s.opts.Exe, SensorsArg,
-		"-interval", s.opts.Tick.String(), "-base", (base - ahead).String(), "-root", s.opts.Root)
+		"-interval", s.sensorStep().String(), "-base", (base - s.ahead()).String(), "-root", s.opts.Root)
 	// In a session of its own: Ctrl-C and the end of the terminal are none of
 	// its business.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -71,8 +75,8 @@ func (s *Sampler) runSensors(ctx context.Context, base time.Duration) error {
 	s.setPID(cmd.Process.Pid)
 	defer s.setPID(0)
 
-	silent := fmt.Errorf("the sensors process said nothing for %v and was ended", silence)
-	quiet := time.AfterFunc(silence, func() {
+	silent := fmt.Errorf("the sensors process said nothing for %v and was ended", s.silence())
+	quiet := time.AfterFunc(s.silence(), func() {
 		_ = cmd.Process.Kill()
 		// Said now: a process that hangs in the driver ends who knows when.
 		s.noteFailed(sensorsSource, silent.Error(), s.opts.Clock.Now())
@@ -82,7 +86,7 @@ func (s *Sampler) runSensors(ctx context.Context, base time.Duration) error {
 		_ = cmd.Process.Kill()
 		time.AfterFunc(time.Second, func() { stdout.Close() })
 	})()
-	bad := s.listen(stdout, quiet)
+	bad := s.listen(stdout, quiet, all)
 	spoke := quiet.Stop()
 	if bad != nil {
 		_ = cmd.Process.Kill()
@@ -116,6 +120,12 @@ func (s *Sampler) runSensors(ctx context.Context, base time.Duration) error {
 	return err
 }
 
+// ahead is how long before its row a reading is taken.
+func (s *Sampler) ahead() time.Duration { return min(lead, s.sensorStep()/4) }
+
+// silence is how long the sensors process may say nothing when it is asked seldom.
+func (s *Sampler) silence() time.Duration { return quietLimit(s.sensorStep()) }
+
 func (s *Sampler) setPID(pid int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +134,7 @@ func (s *Sampler) setPID(pid int) {
 
 // listen reads records until the pipe ends, which is no error, or a line is no
 // record.
-func (s *Sampler) listen(r io.Reader, quiet *time.Timer) error {
+func (s *Sampler) listen(r io.Reader, quiet *time.Timer, all *sensorsFile) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 4096), 1<<20)
 	for lines.Scan() {
@@ -132,8 +142,11 @@ func (s *Sampler) listen(r io.Reader, quiet *time.Timer) error {
 		if err := json.Unmarshal(lines.Bytes(), &rec); err != nil {
 			return fmt.Errorf("the sensors process wrote %.80q, which is no record: %w", lines.Bytes(), err)
 		}
-		quiet.Reset(silence)
+		quiet.Reset(s.silence())
 		s.hear(&rec)
+		if rec.GPU != nil {
+			all.take(rec.GPU)
+		}
 	}
 	if err := lines.Err(); err != nil {
 		return fmt.Errorf("reading from the sensors process: %w", err)

@@ -2,12 +2,12 @@ package sampler
 
 import (
 	"bytes"
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,12 +24,12 @@ const (
 	pendingRows = 512
 	// retryAfter is how soon rows that a full disk refused are tried again.
 	retryAfter = 2 * time.Second
-	// syncEvery is the least time between two syncs, slowSync what makes one
-	// worth an event.
-	syncEvery = time.Second
+	// syncEvery is the least time between two syncs, a little less than rows are usually
+	// apart; slowSync is what makes one worth an event.
+	syncEvery = 900 * time.Millisecond
 	slowSync  = 2 * time.Second
 	// telemetryPart is the size at which telemetry.csv is put aside as
-	// telemetry.001.csv and so on: about three days.
+	// telemetry.001.csv and so on: about two days at a row a second.
 	telemetryPart = 64 << 20
 )
 
@@ -53,8 +53,12 @@ type csvFile struct {
 	dir, name string
 	header    []byte
 	note      fileNote
-	// partBytes, if set, is the size at which the file is put aside.
+	// partBytes, if set, is the size at which the file is put aside; toDisk brings it to
+	// the disk, and onSync, if set, hears how long that took. All are set before the first
+	// row.
 	partBytes int64
+	toDisk    func(*os.File) error
+	onSync    func(name string, took time.Duration)
 
 	// in is closed under mu; rows that come later are dropped.
 	mu      sync.Mutex
@@ -62,7 +66,6 @@ type csvFile struct {
 	in      chan []byte
 	dropped atomic.Int64
 	dirty   chan struct{}
-	written chan struct{}
 	synced  chan struct{}
 
 	// The rest belongs to the writing goroutine, but for file, which the
@@ -77,11 +80,10 @@ type csvFile struct {
 
 func newCSVFile(dir, name string, header []byte, note fileNote) *csvFile {
 	f := &csvFile{
-		dir: dir, name: name, header: header, note: note,
-		in:      make(chan []byte, queueRows),
-		dirty:   make(chan struct{}, 1),
-		written: make(chan struct{}),
-		synced:  make(chan struct{}),
+		dir: dir, name: name, header: header, note: note, toDisk: fdatasync,
+		in:     make(chan []byte, queueRows),
+		dirty:  make(chan struct{}, 1),
+		synced: make(chan struct{}),
 	}
 	go f.write()
 	go f.sync()
@@ -128,7 +130,6 @@ func (f *csvFile) wait(d time.Duration) {
 }
 
 func (f *csvFile) write() {
-	defer close(f.written)
 	defer close(f.dirty)
 	retry := time.NewTimer(0)
 	retry.Stop()
@@ -206,18 +207,30 @@ func (f *csvFile) opened() (*os.File, error) {
 		f.file.Store(nil)
 		// The syncing goroutine will not see this part again. A sync that is
 		// running keeps the descriptor until it is done.
-		_ = fdatasync(file)
+		_ = f.toDisk(file)
 		_ = file.Close()
+		syncFolder(f.dir)
 		file = nil
 	}
 	if file != nil {
 		return file, nil
 	}
-	file, err := os.OpenFile(filepath.Join(f.dir, f.name), os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	file, err := f.open()
 	if err != nil {
 		return nil, err
 	}
 	lead, size, err := f.leadIn(file)
+	if errors.Is(err, errOtherHeader) {
+		// A file of another release: its rows would not fit ours.
+		file.Close()
+		if err := f.putAside(); err != nil {
+			return nil, err
+		}
+		if file, err = f.open(); err != nil {
+			return nil, err
+		}
+		lead, size, err = f.leadIn(file)
+	}
 	if err != nil {
 		file.Close()
 		return nil, err
@@ -227,16 +240,32 @@ func (f *csvFile) opened() (*os.File, error) {
 	return file, nil
 }
 
-// leadIn says what has to stand before the next row: the header in a new file,
-// a newline after a line that a crash has torn, else nothing.
+func (f *csvFile) open() (*os.File, error) {
+	return os.OpenFile(filepath.Join(f.dir, f.name), os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+}
+
+var errOtherHeader = errors.New("the file begins with another header")
+
+// leadIn says what has to stand before the next row: the header, or what a crash has left
+// out of it, in a new file, a newline after a line that a crash has torn, else nothing.
+// What is there is never touched.
 func (f *csvFile) leadIn(file *os.File) (lead []byte, size int64, err error) {
 	info, err := file.Stat()
 	if err != nil {
 		return nil, 0, err
 	}
 	size = info.Size()
-	if size == 0 {
-		return f.header, 0, nil
+	head := make([]byte, min(size, int64(len(f.header))))
+	if _, err := file.ReadAt(head, 0); err != nil {
+		return nil, 0, err
+	}
+	switch {
+	case !bytes.HasPrefix(f.header, head):
+		return nil, 0, errOtherHeader
+	case len(head) < len(f.header):
+		return f.header[len(head):], size, nil
+	case size == 0:
+		return nil, 0, nil
 	}
 	var last [1]byte
 	if _, err := file.ReadAt(last[:], size-1); err != nil {
@@ -248,36 +277,69 @@ func (f *csvFile) leadIn(file *os.File) (lead []byte, size int64, err error) {
 	return nil, size, nil
 }
 
-// putAside gives the file the first free part number.
+// putAside gives the file the first free part number. A file that is there already is
+// never replaced, whoever made it.
 func (f *csvFile) putAside() error {
 	ext := filepath.Ext(f.name)
+	whole := filepath.Join(f.dir, f.name)
 	for n := 1; ; n++ {
 		part := filepath.Join(f.dir, fmt.Sprintf("%s.%03d%s", f.name[:len(f.name)-len(ext)], n, ext))
-		if _, err := os.Lstat(part); errors.Is(err, os.ErrNotExist) {
-			return os.Rename(filepath.Join(f.dir, f.name), part)
-		} else if err != nil {
+		if _, err := os.Lstat(part); err == nil {
+			continue
+		} else if !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
+		err := unix.Renameat2(unix.AT_FDCWD, whole, unix.AT_FDCWD, part, unix.RENAME_NOREPLACE)
+		switch {
+		case errors.Is(err, unix.EEXIST), errors.Is(err, unix.EINTR):
+			n--
+			continue
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+			// A file system or a kernel that does not know the flag.
+			return os.Rename(whole, part)
+		case err != nil:
+			return &os.LinkError{Op: "rename", Old: whole, New: part, Err: err}
+		}
+		return nil
 	}
 }
 
-// sync brings what is written to the disk, at most once a second and never two
-// at a time.
+// syncFolder makes new names last. Where it fails, a sync of the files does as well.
+func syncFolder(dir string) {
+	if d, err := os.Open(dir); err == nil {
+		_ = d.Sync()
+		_ = d.Close()
+	}
+}
+
+// sync brings what is written to the disk, at most about once a second and never two at a
+// time. Rows a second apart need no timer for it: each wakes the machine once more.
 func (f *csvFile) sync() {
 	defer close(f.synced)
-	for range f.dirty {
-		start := time.Now()
-		f.syncOnce()
-		// When the last row is written the rest of the second is not waited
-		// for.
+	var last time.Time
+	var late <-chan time.Time
+	for {
 		select {
-		case <-time.After(syncEvery - time.Since(start)):
-		case <-f.written:
+		case _, more := <-f.dirty:
+			if !more {
+				f.syncOnce()
+				if file := f.file.Load(); file != nil {
+					_ = file.Close()
+				}
+				return
+			}
+		case <-late:
+			late = nil
 		}
-	}
-	f.syncOnce()
-	if file := f.file.Load(); file != nil {
-		_ = file.Close()
+		now := time.Now()
+		if wait := syncEvery - now.Sub(last); wait > 0 {
+			if late == nil {
+				late = time.After(wait)
+			}
+			continue
+		}
+		last, late = now, nil
+		f.syncOnce()
 	}
 }
 
@@ -289,9 +351,13 @@ func (f *csvFile) syncOnce() {
 	slow := time.AfterFunc(slowSync, func() {
 		f.note(f.name, troubleSlow, fmt.Errorf("the disk has not written it for %v", slowSync), 0)
 	})
-	err := fdatasync(file)
+	start := time.Now()
+	err := f.toDisk(file)
 	if slow.Stop() {
 		f.note(f.name, troubleSlow, nil, 0)
+	}
+	if f.onSync != nil && err == nil {
+		f.onSync(f.name, time.Since(start))
 	}
 	// A part that was put aside meanwhile has been synced there.
 	if !errors.Is(err, os.ErrClosed) {
@@ -315,15 +381,5 @@ func fdatasync(file *os.File) error {
 	return errors.Join(err, serr)
 }
 
-// csvRow encodes one line.
-func csvRow(cells []string) []byte {
-	var b bytes.Buffer
-	b.Grow(256)
-	w := csv.NewWriter(&b)
-	// Writing to a buffer cannot fail.
-	_ = w.Write(cells)
-	w.Flush()
-	return b.Bytes()
-}
-
-func telemetryHeader() []byte { return csvRow(sample.Header) }
+// telemetryHeader is the first line of each part of telemetry.csv.
+func telemetryHeader() []byte { return []byte(strings.Join(sample.Header, ",") + "\n") }

@@ -1,14 +1,15 @@
 package sampler
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -75,6 +76,10 @@ func TestFileBeginsWithTheHeaderOnce(t *testing.T) {
 		"new":           {"", "a,b\n1,2\n"},
 		"taken over":    {"a,b\n0,1\n", "a,b\n0,1\n1,2\n"},
 		"torn by crash": {"a,b\n0,1\n0.5,", "a,b\n0,1\n0.5,\n1,2\n"},
+		"torn header":   {"a,", "a,b\n1,2\n"},
+		"header alone":  {"a,b\n", "a,b\n1,2\n"},
+		// What a power cut may leave where the file had grown and the data had not come.
+		"torn by power": {"a,b\n0,1\n\x00\x00\x00", "a,b\n0,1\n\x00\x00\x00\n1,2\n"},
 	} {
 		dir := t.TempDir()
 		if c.before != "" {
@@ -90,6 +95,60 @@ func TestFileBeginsWithTheHeaderOnce(t *testing.T) {
 		}
 		f.row([]byte("after the end\n"))
 	}
+}
+
+func TestAFileOfAnotherReleaseIsPutAside(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]string{"fewer columns": "a\n0\n", "no header": "0,1\n", "nothing we know": "\x00\x00\x00\x00\x00\x00"} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "x.csv"), []byte(before), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n := newNotes()
+		f := newCSVFile(dir, "x.csv", []byte("a,b\n"), n.note)
+		f.row([]byte("1,2\n"))
+		finish(t, f)
+		if old, now := content(t, dir, "x.001.csv"), content(t, dir, "x.csv"); old != before || now != "a,b\n1,2\n" {
+			t.Errorf("%s: kept %q, new %q", name, old, now)
+		}
+		if len(n.errs) > 0 {
+			t.Errorf("%s: %v", name, n.errs)
+		}
+	}
+}
+
+// TestSyncsAreASecondApart: rows that come faster wait, the last of them too, and the end
+// is not waited for.
+func TestSyncsAreASecondApart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f := newCSVFile(dir, "x.csv", nil, func(string, trouble, error, int) {})
+		start := time.Now()
+		var at []time.Duration
+		var sizes []int64
+		f.toDisk = func(file *os.File) error {
+			info, err := file.Stat()
+			at, sizes = append(at, time.Since(start)), append(sizes, info.Size())
+			return err
+		}
+		for range 21 {
+			f.row([]byte("x\n"))
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(5 * time.Second)
+		f.row([]byte("x\n"))
+		synctest.Wait()
+		f.close()
+		<-f.synced
+		wantAt := []time.Duration{0, syncEvery, 2 * syncEvery, 3 * syncEvery, 7100 * time.Millisecond, 7100 * time.Millisecond}
+		if !slices.Equal(at, wantAt) {
+			t.Errorf("synced at %v, want %v", at, wantAt)
+		}
+		if sizes[3] != 42 || sizes[len(sizes)-1] != 44 {
+			t.Errorf("sizes when synced: %v", sizes)
+		}
+	})
 }
 
 func TestFilesAreForTheOwnerOnly(t *testing.T) {
@@ -218,12 +277,5 @@ func TestRowsThatWaitTooLongAreDroppedWhole(t *testing.T) {
 	}
 	if n.dropped != 10 {
 		t.Errorf("%d rows counted as lost", n.dropped)
-	}
-}
-
-func TestTelemetryRowsAreCSV(t *testing.T) {
-	t.Parallel()
-	if got := csvRow([]string{"a", "", `b "c", d`}); !bytes.Equal(got, []byte("a,,\"b \"\"c\"\", d\"\n")) {
-		t.Errorf("row %q", got)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"sparkrun/internal/event"
 	"sparkrun/internal/sample"
+	"sparkrun/sampler/host"
 	"sparkrun/sampler/nvml"
 )
 
@@ -57,8 +58,12 @@ func (s *Sampler) noteReading(g *sample.GPU) {
 		if _, failed := g.Failed[source]; failed || strings.HasPrefix(source, filePrefix) {
 			continue
 		}
-		// While the whole GPU does not answer nobody knows about its parts.
-		if _, dead := g.Failed["nvml"]; dead && source != sensorsSource && source != "host" {
+		// While the whole does not answer nobody knows about its parts.
+		whole := "nvml"
+		if strings.HasPrefix(source, hostPrefix) {
+			whole = host.Source
+		}
+		if _, dead := g.Failed[whole]; dead && source != sensorsSource && source != host.Source {
 			continue
 		}
 		back = append(back, source)
@@ -79,11 +84,20 @@ func sourceName(source string) string {
 		return "sensor readings"
 	case "nvml":
 		return "GPU readings"
-	case "host":
+	case host.Source:
 		return "host temperature readings"
 	}
-	return "readings of " + source
+	return "readings of " + strings.TrimPrefix(source, hostPrefix)
 }
+
+// hostPrefix marks single sensors of the host among the sources.
+const hostPrefix = host.Source + "/"
+
+// hadGPU and toldSMI are marks among the readings that have been noted.
+const (
+	hadGPU  = " the GPU has answered"
+	toldSMI = " nvidia-smi is read"
+)
 
 // noteDevice tells once what there is not.
 func (s *Sampler) noteDevice(d *sample.Device) {
@@ -93,7 +107,15 @@ func (s *Sampler) noteDevice(d *sample.Device) {
 		s.mu.Lock()
 		came := s.notedNone != ""
 		s.notedNone = ""
+		smi := d.Source == "nvidia-smi" && !s.noted[toldSMI]
+		s.noted[hadGPU], s.noted[toldSMI] = true, s.noted[toldSMI] || smi
 		s.mu.Unlock()
+		if smi {
+			s.tell(event.Event{
+				Kind: event.SensorAbsent, Level: event.Info, Msg: "NVML cannot be read: " + d.Err,
+				Data: map[string]any{"source": d.Source},
+			})
+		}
 		if came {
 			s.tell(event.Event{
 				Kind: event.SensorGap, Level: event.Info, Msg: "GPU readings began: " + d.Name,
@@ -121,8 +143,12 @@ func (s *Sampler) noteDevice(d *sample.Device) {
 
 func (s *Sampler) noteNoGPU(d *sample.Device) {
 	s.mu.Lock()
-	news := s.notedNone != d.Err
-	s.notedNone = d.Err
+	// Of a GPU that was there the gap in its readings tells, with the reason.
+	had := s.noted[hadGPU]
+	news := s.notedNone != d.Err && !had
+	if !had {
+		s.notedNone = d.Err
+	}
 	s.mu.Unlock()
 	if !news {
 		return

@@ -37,17 +37,20 @@ func TestTelemetryGolden(t *testing.T) {
 		T: at, Mono: 90*time.Second + 5*time.Millisecond, Attempt: 1, Step: sample.Known(12), StepTimeS: sample.Known(2.5),
 		GPU: sample.GPU{
 			TempC: sample.Known(68), PowerW: sample.Known(97.31), ClockSMMHz: sample.Known(2210), UtilPct: sample.Known(0),
-			PState: sample.Known(0), ReasonBits: sample.Known(0x24), CtrSWPowerNS: sample.Known(5e13), EnergyJ: sample.Known(12.3456),
+			PState: sample.Known(0), ReasonBits: sample.Known(0x24), CtrSWPowerNS: sample.Known(5e13), EnergyJ: sample.Known(12.3456), CapSoCW: sample.Known(140),
 		},
 		MemAvailableKiB: sample.Known(121_000_000), Missed: 2,
+		CPUBusyPct: sample.Known(41.52), PSICPUSome10: sample.Known(0.07), Tokens: sample.Known(4096),
 	}
 	want := "t,mono_s,attempt,step,step_time_s,temp_gpu_c,temp_zone_max_c,temp_nvme_c,power_gpu_w,power_sys_w,clock_sm_mhz,clock_mem_mhz,util_gpu_pct,pstate,reasons_hex," +
 		"ctr_swpower_ns,ctr_swthermal_ns,ctr_hwthermal_ns,ctr_hwpower_ns,energy_j,mem_available_kib,mem_free_kib,cached_kib,shmem_kib,swap_free_kib,psi_mem_some10,psi_mem_full10," +
-		"tree_rss_kib,tree_procs,gpu_tree_mib,gpu_other_mib,cgroup_current_kib,vm_oom_kill,load1,missed\n" +
-		"2026-07-14T10:00:00.123+02:00,90.005,1,12,2.5,68,,,97.31,,2210,,0,0,0x24,50000000000000,,,,12.346,121000000,,,,,,,,,,,,,,2\n" +
-		"2026-07-14T10:00:01.123+02:00,91.005,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,0\n"
+		"tree_rss_kib,tree_procs,gpu_tree_mib,gpu_other_mib,cgroup_current_kib,vm_oom_kill,load1,missed," +
+		"cpu_busy_pct,cpu_mhz,psi_cpu_some10,psi_io_full10,tree_cpu_s,tree_read_b,tree_write_b,tree_net_b,swap_in_pages,swap_out_pages,tokens," +
+		"power_cap_pl1_w,power_cap_sys_w,energy_soc_j\n" +
+		"2026-07-14T10:00:00.123+02:00,90.005,1,12,2.5,68,,,97.31,,2210,,0,0,0x24,50000000000000,,,,12.346,121000000,,,,,,,,,,,,,,2,41.5,,0.07,,,,,,,,4096,140,,\n" +
+		"2026-07-14T10:00:01.123+02:00,91.005,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,0,,,,,,,,,,,,,,\n"
 	unknown := sample.Sample{T: at.Add(time.Second), Mono: full.Mono + time.Second}
-	got := string(telemetryHeader()) + string(csvRow(full.Row())) + string(csvRow(unknown.Row()))
+	got := string(unknown.AppendRow(full.AppendRow(telemetryHeader())))
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -12,6 +12,7 @@ package sampler
 import (
 	"context"
 	"errors"
+	"os"
 	"sync"
 	"time"
 
@@ -25,6 +26,13 @@ import (
 const (
 	DefaultTick     = time.Second
 	DefaultInterval = 30 * time.Second
+)
+
+// MinTick and MaxTick are the least and the most time between rows of telemetry.csv that
+// make sense.
+const (
+	MinTick = 100 * time.Millisecond
+	MaxTick = 10 * time.Minute
 )
 
 // maxAge is how old a reading may be to stand in a row.
@@ -60,6 +68,8 @@ type Options struct {
 	// Progress returns the attempt that runs, its last optimizer step and how
 	// long that took, in seconds.
 	Progress func() (attempt int, step, stepTimeS sample.Num)
+	// Tokens returns how many tokens the attempt has trained on so far.
+	Tokens func() sample.Num
 	// CgroupDir returns the training's memory cgroup, v1 or v2, "" for none.
 	CgroupDir func() string
 	// Events takes what is worth telling. Calls do not overlap.
@@ -67,6 +77,26 @@ type Options struct {
 	// OnSample sees every sample, on the goroutine that takes them: it must be
 	// quick and must not keep the pointer.
 	OnSample func(*sample.Sample)
+	// OnSync hears how long a file took to reach the disk, on the goroutine that waits for
+	// that.
+	OnSync func(file string, took time.Duration)
+
+	// test is for tests.
+	test internals
+}
+
+// internals are the sampler's ways to machine and clock, where they are not the real ones.
+type internals struct {
+	// now is CLOCK_BOOTTIME.
+	now func() time.Duration
+	// figures reads what the kernel says.
+	figures func(*sample.Sample)
+	// sensors makes readings in place of the sensors process.
+	sensors func(ctx context.Context)
+	// sync brings a file to the disk.
+	sync func(*os.File) error
+	// partBytes is the size at which telemetry.csv is put aside.
+	partBytes int64
 }
 
 // Sampler reads sensors and writes the two CSV files until it is stopped.
@@ -79,8 +109,13 @@ type Sampler struct {
 	telemetry *csvFile
 	thermal   *csvFile
 
-	events  sync.Mutex
+	events sync.Mutex
+	// figures, tree, slept and bytes are those of the goroutine that makes rows; in Stop
+	// they are Stop's.
 	figures figures
+	tree    treeFigures
+	slept   sleeper
+	bytes   int
 
 	mu sync.Mutex
 	// device is the newest device record; known is closed at the first that is
@@ -125,6 +160,12 @@ func Start(ctx context.Context, opts Options) (*Sampler, error) {
 	if opts.Root == "" {
 		opts.Root = "/"
 	}
+	if opts.test.now == nil {
+		opts.test.now = clock.Boottime
+	}
+	if opts.test.partBytes == 0 {
+		opts.test.partBytes = telemetryPart
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	s := &Sampler{
 		opts:    opts,
@@ -134,16 +175,22 @@ func Start(ctx context.Context, opts Options) (*Sampler, error) {
 		gaps:    make(gaps),
 		noted:   make(map[string]bool),
 		recent:  newRing(int(windowKept/opts.Tick) + 1),
-		figures: figures{root: opts.Root},
+		figures: newFigures(opts.Root),
 	}
 	s.telemetry = newCSVFile(opts.Dir, "telemetry.csv", telemetryHeader(), s.fileNote)
-	s.telemetry.partBytes = telemetryPart
+	s.telemetry.partBytes = opts.test.partBytes
 	s.thermal = newCSVFile(opts.Dir, "thermal.csv", []byte(thermalHeader), s.fileNote)
+	s.telemetry.onSync, s.thermal.onSync = opts.OnSync, opts.OnSync
+	if opts.test.sync != nil {
+		s.telemetry.toDisk, s.thermal.toDisk = opts.test.sync, opts.test.sync
+	}
 
-	start, boot := time.Now(), clock.Boottime()
-	s.running.Go(func() { every(ctx, start, opts.Tick, s.tick) })
-	s.running.Go(func() { every(ctx, start, opts.Interval, func(int) { s.thermalDue() }) })
-	if opts.Exe == "" {
+	boot := opts.test.now()
+	s.running.Go(func() { every(ctx, opts.test.now, boot, opts.Tick, s.tick) })
+	s.running.Go(func() { every(ctx, opts.test.now, boot, opts.Interval, func(int) { s.thermalDue() }) })
+	if opts.test.sensors != nil {
+		s.running.Go(func() { opts.test.sensors(ctx) })
+	} else if opts.Exe == "" {
 		s.mu.Lock()
 		d := sample.Device{Source: "none", ErrKind: "other", Err: "GPU sensors are off"}
 		s.device = &d
@@ -195,7 +242,7 @@ func (s *Sampler) Last() (last sample.Sample, ok bool) {
 
 // Window returns the samples of the last d, oldest first. Two minutes are kept.
 func (s *Sampler) Window(d time.Duration) []sample.Sample {
-	from := s.opts.Clock.Now().Add(-d)
+	from := s.now().Add(-d)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.recent.since(from)
@@ -222,6 +269,8 @@ func (s *Sampler) Stop() {
 			s.running.Wait()
 			s.tick(0)
 			s.thermalLast()
+			s.figures.close()
+			s.tree.close()
 		}()
 		select {
 		case <-last:
@@ -235,6 +284,12 @@ func (s *Sampler) Stop() {
 	})
 }
 
+// sensorStep is the time between readings of the sensors.
+func (s *Sampler) sensorStep() time.Duration { return sensorStep(s.opts.Tick, s.opts.Interval) }
+
+// now is the run's time.
+func (s *Sampler) now() time.Time { return s.opts.Clock.At(s.opts.test.now()) }
+
 // stopWait bounds each part of Stop.
 const stopWait = 3 * time.Second
 
@@ -244,7 +299,7 @@ func (s *Sampler) tell(e event.Event) {
 		return
 	}
 	if e.T.IsZero() {
-		e.T = s.opts.Clock.Now()
+		e.T = s.now()
 	}
 	s.mu.Lock()
 	e.Attempt = s.attempt

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -33,7 +34,7 @@ type run struct {
 
 func startRun(t *testing.T, opts Options) *run {
 	t.Helper()
-	r := &run{t: t, dir: t.TempDir(), samples: make(chan sample.Sample, 100_000), news: make(chan struct{}, 100_000)}
+	r := &run{t: t, dir: t.TempDir(), samples: make(chan sample.Sample, 10_000), news: make(chan struct{}, 100_000)}
 	opts.Clock, opts.Dir = clock.Start(), r.dir
 	opts.OnSample = func(s *sample.Sample) { r.samples <- *s }
 	opts.Events = func(e event.Event) {
@@ -135,6 +136,7 @@ func TestARunHasBothFiles(t *testing.T) {
 		Root:      procWith(t, spark(t)),
 		Tree:      func() []int { return []int{os.Getpid(), 1 << 30} },
 		Progress:  func() (int, sample.Num, sample.Num) { return 2, sample.Known(340), sample.Known(1.25) },
+		Tokens:    func() sample.Num { return sample.Known(4096) },
 		CgroupDir: func() string { return cgroup },
 	})
 	d, err := r.Device(t.Context())
@@ -178,11 +180,24 @@ func TestARunHasBothFiles(t *testing.T) {
 			"temp_zone_max_c": "78.5", "temp_nvme_c": "", "clock_sm_mhz": "2200", "clock_mem_mhz": "", "util_gpu_pct": "99",
 			"reasons_hex": "0x4", "mem_available_kib": "3000", "psi_mem_some10": "1.5", "psi_mem_full10": "0.25",
 			"gpu_tree_mib": "2048", "gpu_other_mib": "100", "cgroup_current_kib": "1024", "vm_oom_kill": "7", "load1": "0.64",
-			"tree_procs": "1",
+			"psi_cpu_some10": "3.25", "psi_io_full10": "4.5", "swap_in_pages": "11", "swap_out_pages": "12", "tokens": "4096",
 		} {
 			if row[name] != want {
 				t.Errorf("row %d: %s = %q, want %q", i, name, row[name], want)
 			}
+		}
+	}
+	// The tree's figures may be left out for what they cost.
+	trees := slices.DeleteFunc(rows, func(row map[string]string) bool { return row["tree_procs"] == "" })
+	if len(trees) == 0 {
+		t.Error("no row has figures of the tree")
+	}
+	for i, row := range trees {
+		if row["tree_procs"] != "1" || row["tree_cpu_s"] == "" || row["tree_read_b"] == "" || row["tree_write_b"] == "" || row["tree_net_b"] == "" {
+			t.Errorf("row of the tree: %v", row)
+		}
+		if i > 0 && number(t, row["tree_cpu_s"]) < number(t, trees[i-1]["tree_cpu_s"]) {
+			t.Errorf("CPU time fell from %s to %s", trees[i-1]["tree_cpu_s"], row["tree_cpu_s"])
 		}
 	}
 	if known < 20 {
@@ -207,9 +222,18 @@ func TestARunHasBothFiles(t *testing.T) {
 	if gaps := r.all(event.SensorGap); len(gaps) != 0 {
 		t.Errorf("gaps: %+v", gaps)
 	}
-	if absent := r.all(event.SensorAbsent); len(absent) != 1 || !strings.Contains(absent[0].Msg, "clock_mem_mhz, memory_total_mib, power_sys_w, temp_nvme_c") {
+	if absent := r.all(event.SensorAbsent); len(absent) != 1 || !strings.Contains(absent[0].Msg, "this machine does not report: clock_mem_mhz, ") || !strings.Contains(absent[0].Msg, "power_sys_w, temp_nvme_c") {
 		t.Errorf("absent: %+v", absent)
 	}
+}
+
+func number(t *testing.T, cell string) float64 {
+	t.Helper()
+	v, err := strconv.ParseFloat(cell, 64)
+	if err != nil {
+		t.Error(err)
+	}
+	return v
 }
 
 func itoa(n int) string { return sample.Known(float64(n)).CSV(0) }
@@ -220,8 +244,11 @@ func procWith(t *testing.T, root string) string {
 	for name, text := range map[string]string{
 		"meminfo":         "MemTotal: 4000 kB\nMemFree: 1000 kB\nMemAvailable: 3000 kB\nCached: 500 kB\nShmem: 20 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n",
 		"pressure/memory": "some avg10=1.50 avg60=0.00 avg300=0.00 total=1\nfull avg10=0.25 avg60=0.00 avg300=0.00 total=1\n",
-		"vmstat":          "nr_free_pages 1\noom_kill 7\n",
+		"pressure/cpu":    "some avg10=3.25 avg60=0.00 avg300=0.00 total=1\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+		"pressure/io":     "some avg10=9.00 avg60=0.00 avg300=0.00 total=1\nfull avg10=4.50 avg60=0.00 avg300=0.00 total=1\n",
+		"vmstat":          "nr_free_pages 1\npswpin 11\npswpout 12\noom_kill 7\n",
 		"loadavg":         "0.64 0.60 0.50 1/100 42\n",
+		"stat":            "cpu  100 0 100 700 100 0 0 0 0 0\ncpu0 100 0 100 700 100 0 0 0 0 0\nintr 1\n",
 	} {
 		writeFile(t, filepath.Join(root, "proc", name), text)
 	}

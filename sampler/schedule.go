@@ -5,12 +5,17 @@ import (
 	"time"
 )
 
-// every calls f at start, start+d, start+2d, ... until ctx ends. The times are
-// absolute: a late call does not move those after it. Calls whose time had
-// passed altogether are not made up for; f hears how many were missed since
-// the last one.
-func every(ctx context.Context, start time.Time, d time.Duration, f func(missed int)) {
-	timer := time.NewTimer(time.Until(start))
+// longestWait is the longest that a schedule sleeps at a time. A timer stands still while
+// the machine is suspended: after that a tick that is due is late by so much at most.
+const longestWait = 30 * time.Second
+
+// every calls f at start, start+d, start+2d, ... by the clock now, until ctx ends. The
+// times are absolute: a late call does not move those after it. Calls whose time had
+// passed altogether are not made up for; f hears how many were missed since the last one.
+// The clock goes on during suspend.
+func every(ctx context.Context, now func() time.Duration, start, d time.Duration, f func(missed int)) {
+	wait := func(next int64) time.Duration { return min(start+time.Duration(next)*d-now(), longestWait) }
+	timer := time.NewTimer(wait(0))
 	defer timer.Stop()
 	for next := int64(0); ; {
 		select {
@@ -18,10 +23,12 @@ func every(ctx context.Context, start time.Time, d time.Duration, f func(missed 
 			return
 		case <-timer.C:
 		}
-		n, missed := due(time.Since(start), d, next)
-		f(missed)
-		next = n + 1
-		timer.Reset(time.Until(start.Add(time.Duration(next) * d)))
+		if elapsed := now() - start; elapsed >= time.Duration(next)*d {
+			n, missed := due(elapsed, d, next)
+			f(missed)
+			next = n + 1
+		}
+		timer.Reset(wait(next))
 	}
 }
 
@@ -43,4 +50,21 @@ func align(now, base, d time.Duration) time.Duration {
 		return now
 	}
 	return now + d - rest
+}
+
+// sensorStep is the time between readings of the sensors where telemetry has a row every
+// tick and thermal.csv one every interval: each row is to find a reading that is fresh.
+func sensorStep(tick, interval time.Duration) time.Duration {
+	if tick <= maxAge {
+		// Rows of thermal.csv wait for the next one.
+		return tick
+	}
+	step, rest := tick, interval
+	for rest > 0 {
+		step, rest = rest, step%rest
+	}
+	if step < maxAge {
+		return time.Second
+	}
+	return step
 }

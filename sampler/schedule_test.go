@@ -3,17 +3,24 @@ package sampler
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
+
+// sinceNow is a clock that begins at 0 now.
+func sinceNow() func() time.Duration {
+	start := time.Now()
+	return func() time.Duration { return time.Since(start) }
+}
 
 func TestTicksDoNotDrift(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		start := time.Now()
 		n := 0
-		every(ctx, start, time.Second, func(missed int) {
+		every(ctx, sinceNow(), 0, time.Second, func(missed int) {
 			if want := start.Add(time.Duration(n) * time.Second); !time.Now().Equal(want) || missed != 0 {
 				t.Errorf("tick %d at %v, missed %d, want %v", n, time.Now(), missed, want)
 			}
@@ -36,7 +43,7 @@ func TestMissedTicksAreCountedAndNotMadeUpFor(t *testing.T) {
 		start := time.Now()
 		var at []time.Duration
 		var missed []int
-		every(ctx, start, time.Second, func(m int) {
+		every(ctx, sinceNow(), 0, time.Second, func(m int) {
 			at, missed = append(at, time.Since(start)), append(missed, m)
 			switch len(at) {
 			case 2:
@@ -62,6 +69,52 @@ func TestAlign(t *testing.T) {
 	} {
 		if got := align(c.now, c.base, c.d); got != c.want {
 			t.Errorf("align(%d, %d, %d) = %d, want %d", c.now, c.base, c.d, got, c.want)
+		}
+	}
+}
+
+// TestASuspendedMachineMissesTicks: the clock jumps while the timers stand still.
+func TestASuspendedMachineMissesTicks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		start := time.Now()
+		var slept atomic.Int64
+		now := func() time.Duration { return time.Since(start) + time.Duration(slept.Load()) }
+		var at []time.Duration
+		var missed []int
+		time.AfterFunc(75*time.Second, func() { slept.Store(int64(time.Hour)) })
+		every(ctx, now, 0, 10*time.Minute, func(m int) {
+			at, missed = append(at, now()), append(missed, m)
+			if len(at) == 3 {
+				cancel()
+			}
+		})
+		// Six ticks passed in the hour; the next one that was due is made up for as soon as
+		// the timers look, and those after it are on time.
+		wantAt := []time.Duration{0, time.Hour + 90*time.Second, time.Hour + 10*time.Minute}
+		if wantMissed := []int{0, 5, 0}; !slices.Equal(at, wantAt) || !slices.Equal(missed, wantMissed) {
+			t.Errorf("ticks at %v missed %v, want %v %v", at, missed, wantAt, wantMissed)
+		}
+	})
+}
+
+func TestSensorsAreReadForEachRow(t *testing.T) {
+	t.Parallel()
+	s, m := time.Second, time.Minute
+	for _, c := range []struct{ tick, interval, want time.Duration }{
+		{s, 30 * s, s},
+		{100 * time.Millisecond, 30 * s, 100 * time.Millisecond},
+		{2 * s, 5 * s, 2 * s},
+		{5 * s, 30 * s, 5 * s},
+		{10 * m, 30 * s, 30 * s},
+		{45 * s, 30 * s, 15 * s},
+		{30 * s, 30 * s, 30 * s},
+		// Rows that hardly ever coincide: a second does for both.
+		{7 * s, 30 * s, s},
+		{10 * m, s, s},
+	} {
+		if got := sensorStep(c.tick, c.interval); got != c.want {
+			t.Errorf("rows every %v and %v: sensors every %v, want %v", c.tick, c.interval, got, c.want)
 		}
 	}
 }

@@ -47,7 +47,9 @@ func SensorsMain(args []string, stdout io.Writer) int {
 	interval := flags.Duration("interval", time.Second, "time between readings")
 	base := flags.Duration("base", 0, "CLOCK_BOOTTIME of any one reading")
 	deadline := flags.Duration("deadline", answerDeadline, "how long a source may take")
-	root := flags.String("root", "/", "where /sys is")
+	root := flags.String("root", "/", "where /proc and /sys are")
+	again := flags.Duration("reopen", reopen, "how soon a GPU that is gone is looked for again")
+	smiPath := flags.String("nvidia-smi", "", "the nvidia-smi to read when NVML cannot be loaded, or \"off\"; the one on the PATH by default")
 	if err := flags.Parse(args); err != nil {
 		return 125
 	}
@@ -63,10 +65,10 @@ func SensorsMain(args []string, stdout io.Writer) int {
 		out:      json.NewEncoder(stdout),
 		deadline: *deadline,
 		parent:   os.Getppid(),
-		gpu:      newSource("nvml", (&gpuReader{}).read),
 	}
-	hostReader := &hostReader{root: *root}
-	p.host = newSource("host", hostReader.read)
+	gpu := &gpuReader{interval: *interval, wait: *deadline * 3 / 4, reopen: *again, smiPath: *smiPath}
+	p.gpu = newSource("nvml", gpu.read)
+	p.host = newSource(host.Source, (&hostReader{root: *root}).read)
 	p.run(*interval, *base)
 	return 0
 }
@@ -87,8 +89,6 @@ func (p *sensorsProcess) run(interval, base time.Duration) {
 	tick := time.NewTimer(0)
 	giveUp := time.NewTimer(p.deadline)
 	giveUp.Stop()
-	started := false
-	var next time.Time
 	waiting := false
 	for {
 		select {
@@ -96,15 +96,10 @@ func (p *sensorsProcess) run(interval, base time.Duration) {
 			if os.Getppid() != p.parent {
 				return
 			}
-			if !started {
-				started = true
-				now := clock.Boottime()
-				next = time.Now().Add(align(now+1, base, interval) - now)
-			} else {
-				late := time.Since(next)
-				next = next.Add((late/interval + 1) * interval)
-			}
-			tick.Reset(time.Until(next))
+			// From the clock each time, so that a suspended machine or a late
+			// tick moves none of those after it.
+			now := clock.Boottime()
+			tick.Reset(align(now+interval/16, base, interval) - now)
 			if waiting {
 				// The reading before this one is still being waited for.
 				continue
@@ -143,6 +138,8 @@ func (p *sensorsProcess) write() error {
 	g := p.gpu.reading()
 	h := p.host.reading()
 	g.ZoneMaxC, g.NVMeC, g.PowerSys = h.ZoneMaxC, h.NVMeC, h.PowerSys
+	g.Zones, g.Chips, g.Powers = h.Zones, h.Chips, h.Powers
+	g.CapSoCW, g.CapSysW, g.EnergySoCJ, g.CPUMHz = h.CapSoCW, h.CapSysW, h.EnergySoCJ, h.CPUMHz
 	if len(h.Failed) > 0 {
 		if g.Failed == nil {
 			g.Failed = make(map[string]string, len(h.Failed))
@@ -241,62 +238,6 @@ func (s *source) reading() sample.GPU {
 	}
 	g.Failed = map[string]string{s.name: why}
 	return g
-}
-
-// Reopening: after a driver has gone, or where there is none, NVML is tried
-// again once a minute, quietly.
-const reopen = time.Minute
-
-// gpuReader keeps the NVML reader open.
-type gpuReader struct {
-	nvml   *nvml.Reader
-	device sample.Device
-	tried  time.Time
-	// worked is set once readings have been had: from then on a driver that is
-	// gone is a failure and not a machine without a GPU.
-	worked bool
-	failed int
-}
-
-func (r *gpuReader) read() answer {
-	if r.nvml == nil && (r.tried.IsZero() || time.Since(r.tried) >= reopen) {
-		r.open()
-	}
-	start := time.Now()
-	a := answer{gpu: sample.GPU{T: clock.Boottime()}}
-	if r.nvml == nil {
-		if r.worked {
-			a.gpu.Failed = map[string]string{"nvml": r.device.Err}
-		}
-		a.device = r.device
-		return a
-	}
-	r.nvml.Read(&a.gpu)
-	a.gpu.Took = time.Since(start)
-	a.device = r.nvml.Device()
-	if a.gpu.Failed["nvml"] == "" {
-		r.failed = 0
-		return a
-	}
-	// The whole device does not answer. After a minute of that the library is
-	// opened anew: the driver may have been loaded again.
-	r.failed++
-	if r.failed >= 60 {
-		r.nvml.Close()
-		r.device = sample.Device{Source: "none", ErrKind: string(nvml.Other), Err: a.gpu.Failed["nvml"]}
-		r.nvml, r.failed, r.tried = nil, 0, time.Now()
-	}
-	return a
-}
-
-func (r *gpuReader) open() {
-	r.tried = time.Now()
-	reader, err := nvml.Open()
-	if err != nil {
-		r.device = noDevice(err)
-		return
-	}
-	r.nvml, r.worked = reader, true
 }
 
 // hostReader finds the host's sensors at the first reading, in the goroutine

@@ -161,7 +161,7 @@ func TestSensorsProcessSaysTheDeviceFirst(t *testing.T) {
 	if d := first.Device; d == nil || first.Pending || d.Source != "nvml" || d.Name != "NVIDIA GB10" {
 		t.Fatalf("first record = %+v", first)
 	}
-	if got := strings.Join(first.Device.Absent, " "); got != "clock_mem_mhz memory_total_mib power_sys_w temp_nvme_c" {
+	if got := strings.Join(first.Device.Absent, " "); got != "clock_mem_mhz cpu_mhz energy_soc_j memory_total_mib power_cap_pl1_w power_cap_sys_w power_sys_w temp_nvme_c" {
 		t.Errorf("absent = %s", got)
 	}
 	var last time.Duration

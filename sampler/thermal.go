@@ -75,7 +75,7 @@ func (s *Sampler) thermalDue() {
 // fresh one that is newer than the last row. Call with the lock held.
 func (s *Sampler) writeThermal() bool {
 	t := s.opts.Clock.At(s.gpu.T)
-	if !s.heat.due || s.gpu.T == 0 || clock.Boottime()-s.gpu.T > maxAge || !rowAfter(t, s.heat.last) {
+	if !s.heat.due || s.gpu.T == 0 || s.opts.test.now()-s.gpu.T > maxAge || !rowAfter(t, s.heat.last) {
 		return false
 	}
 	s.heat.due, s.heat.last = false, t
@@ -84,7 +84,7 @@ func (s *Sampler) writeThermal() bool {
 }
 
 func (s *Sampler) writeNotAvailable() {
-	t := s.opts.Clock.Now()
+	t := s.now()
 	s.heat.due = false
 	if !rowAfter(t, s.heat.last) {
 		return

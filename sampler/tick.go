@@ -1,6 +1,7 @@
 package sampler
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -12,17 +13,25 @@ import (
 // tick takes one sample: the newest GPU reading, the kernel's figures, the
 // training's place.
 func (s *Sampler) tick(missed int) {
-	row := sample.Sample{T: s.opts.Clock.Now(), Missed: missed}
+	boot := s.opts.test.now()
+	row := sample.Sample{T: s.opts.Clock.At(boot), Missed: missed}
 	row.Mono = s.opts.Clock.Mono(row.T)
 	if s.opts.Progress != nil {
 		row.Attempt, row.Step, row.StepTimeS = s.opts.Progress()
 	}
-	s.takeReading(&row)
-	s.figures.read(&row)
+	if s.opts.Tokens != nil {
+		row.Tokens = s.opts.Tokens()
+	}
+	s.takeReading(&row, boot)
+	if s.opts.test.figures != nil {
+		s.opts.test.figures(&row)
+	} else {
+		s.figures.read(&row)
+	}
 	var tree []int
 	if s.opts.Tree != nil {
 		tree = s.opts.Tree()
-		readTree(&row, tree)
+		s.tree.read(&row, tree)
 	}
 	splitGPUMemory(&row, tree, s.opts.Tree != nil)
 	if s.opts.CgroupDir != nil {
@@ -33,7 +42,11 @@ func (s *Sampler) tick(missed int) {
 	s.attempt = row.Attempt
 	s.recent.add(row)
 	s.mu.Unlock()
-	s.telemetry.row(csvRow(row.Row()))
+	// The row belongs to the file, which writes it later: one allocation of the right size.
+	line := row.AppendRow(make([]byte, 0, s.bytes))
+	s.bytes = len(line) + 64
+	s.telemetry.row(line)
+	s.tellSlept(&row, boot)
 	if names := s.figures.missing(); len(names) > 0 {
 		s.tell(event.Event{
 			Kind: event.SensorAbsent, Level: event.Info,
@@ -48,15 +61,59 @@ func (s *Sampler) tick(missed int) {
 
 // takeReading puts the newest reading into the row. Each reading stands in one
 // row: a second time it would be an old one that looks fresh.
-func (s *Sampler) takeReading(row *sample.Sample) {
+func (s *Sampler) takeReading(row *sample.Sample, boot time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	age := clock.Boottime() - s.gpu.T
+	age := boot - s.gpu.T
 	if !s.unread || age > maxAge {
 		return
 	}
 	s.unread = false
 	row.GPU, row.GPUAge = s.gpu, age
+}
+
+// sleeper tells a suspended machine from a process that was not let run: a suspend moves
+// CLOCK_BOOTTIME and not the clock of time.Now.
+type sleeper struct {
+	boot  time.Duration
+	at    time.Time
+	row   time.Time
+	begun bool
+}
+
+// silentFor is how long there may be no rows before that is worth an event.
+const silentFor = 5 * time.Second
+
+// since takes the time of a row and says how long the machine was suspended since the one
+// before.
+func (l *sleeper) since(boot time.Duration, now, row time.Time) (asleep time.Duration, from time.Time) {
+	if l.begun {
+		asleep, from = (boot-l.boot)-now.Sub(l.at), l.row
+	}
+	l.boot, l.at, l.row, l.begun = boot, now, row, true
+	return asleep, from
+}
+
+// tellSlept tells, once, of a time without rows: the machine was suspended, or this process
+// was stopped or starved.
+func (s *Sampler) tellSlept(row *sample.Sample, boot time.Duration) {
+	asleep, from := s.slept.since(boot, time.Now(), row.T)
+	gap := row.T.Sub(from)
+	if from.IsZero() || row.Missed == 0 || gap < silentFor {
+		return
+	}
+	why, level := "the machine was suspended", event.Info
+	if asleep < gap/2 {
+		why, level = "sparkrun was stopped, or the machine too busy to let it run", event.Warn
+		asleep = 0
+	}
+	s.tell(event.Event{
+		T: row.T, Kind: event.SensorGap, Level: level,
+		Msg: fmt.Sprintf("no rows for %v, since %s: %s", gap.Round(time.Second), clock.Format(from), why),
+		Data: map[string]any{
+			"source": "sampler", "state": "end", "lost_s": gap.Seconds(), "missed": row.Missed, "suspended_s": max(asleep, 0).Seconds(),
+		},
+	})
 }
 
 // ring keeps the newest samples.

@@ -523,6 +523,7 @@ func (r *run) attach(a *attempt, spec holder.Spec) {
 	}
 	go r.watchTree(ctx, a)
 	go r.watchQuiet(ctx, a)
+	go r.meetPace(ctx, a)
 	go r.watchOthers(ctx.Done(), a)
 	go a.space.watch(ctx, r.writesTo(a))
 	go r.followContainer(ctx, a)

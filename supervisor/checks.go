@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,9 +15,12 @@ import (
 	"sparkrun/internal/event"
 	"sparkrun/internal/job"
 	"sparkrun/internal/sample"
+	"sparkrun/internal/treefs"
+	"sparkrun/ladder/trainer"
 	"sparkrun/preflight"
 	"sparkrun/sampler"
 	"sparkrun/supervisor/gate"
+	"sparkrun/supervisor/runlog"
 )
 
 // preflight checks the machine and tells the loop what came of it.
@@ -29,10 +34,21 @@ func (r *run) preflight(ctx context.Context) {
 	if r.o.NoPreflight {
 		rep = preflight.Skipped("/", "--no-preflight")
 	} else {
-		rep = preflightReport(ctx, &r.job, r.o, r.device)
+		// A copy: a look that is left behind on a dead mount must not share what the loop
+		// goes on with.
+		j := r.job
+		j.Knobs = j.Knobs.Clone()
+		in := preflightInput(r.set, &j, r.o, r.device)
+		in.FirstStep = firstStep(r.o, r.set, r.lad, j)
+		in.LookLimit = lookLimit
+		in.SwapBefore = r.swapBefore
+		in.ModelRead = r.modelRead
+		rep = preflight.Run(ctx, in).Redacted(r.secrets.Text)
 	}
 	r.writeReport(rep)
-	r.measureModel()
+	if r.o.NoPreflight {
+		r.measureModel(lookLimit)
+	}
 	if r.looked == nil {
 		r.looked = r.look(r.job)
 	}
@@ -43,15 +59,18 @@ func (r *run) preflight(ctx context.Context) {
 	for _, f := range rep.Blocking() {
 		r.log.Event(event.Event{Kind: event.PreflightFinding, Level: event.Error, Msg: findingWords(f), Data: map[string]any{"id": f.ID, "status": f.Status, "fix": f.Fix}})
 	}
+	if n := len(rep.Hints()); n > 0 {
+		r.log.Event(event.Event{Kind: event.PreflightFinding, Level: event.Info, Msg: hintWords(n, r.o.Prog, rep.Hints()), Data: map[string]any{"hints": n}})
+	}
 	for _, f := range rep.Warnings() {
 		r.log.Event(event.Event{Kind: event.PreflightFinding, Level: event.Warn, Msg: findingWords(f), Data: map[string]any{"id": f.ID, "status": f.Status, "fix": f.Fix}})
 	}
 	stop := ""
 	switch {
 	case rep.Verdict == preflight.Blocked && !r.o.Force:
-		stop = "preflight says blocked (--force starts all the same)"
+		stop = "blocked by preflight"
 	case rep.Verdict == preflight.ReadyWithWarnings && r.o.Strict && !r.o.Force:
-		stop = "preflight has warnings and --strict was given"
+		stop = "stopped by --strict on preflight warnings"
 	}
 	if stop != "" {
 		if fs := append(rep.Blocking(), rep.Warnings()...); len(fs) > 0 {
@@ -81,6 +100,19 @@ func findingWords(f preflight.Finding) string {
 		s += "; fix: " + strings.ReplaceAll(f.Fix, "\n", "; ")
 	}
 	return s
+}
+
+// hintWords is the one line about advice that does not concern this run alone.
+func hintWords(n int, prog string, hints []preflight.Finding) string {
+	var ids []string
+	for _, f := range hints {
+		ids = append(ids, f.ID)
+	}
+	s := "s"
+	if n == 1 {
+		s = ""
+	}
+	return fmt.Sprintf("%d host hint%s (%s): %s preflight", n, s, strings.Join(ids, ", "), prog)
 }
 
 // meetGPU waits for the sensors process to say which GPU there is, and passes it
@@ -118,39 +150,207 @@ func (r *run) device(ctx context.Context) (sample.Device, sample.GPU, error) {
 	return dev, gpu, nil
 }
 
-func preflightReport(ctx context.Context, j *job.Job, o Options, device func(context.Context) (sample.Device, sample.GPU, error)) preflight.Report {
+// lookLimit bounds one look of a check on the way to a run: all of preflight has 300 ms
+// there (CONTRACTS section 10). The driver alone may take longer, since a warning that it
+// hangs must not come from a driver that is merely waking up.
+const lookLimit = 250 * time.Millisecond
+
+// preflightInput is what the checks of this machine are given. set is nil where there is
+// no command.
+func preflightInput(set *trainer.Set, j *job.Job, o Options, device func(context.Context) (sample.Device, sample.GPU, error)) preflight.Input {
 	var uts unix.Utsname
 	machine := runtime.GOARCH
 	if unix.Uname(&uts) == nil {
 		machine = unix.ByteSliceToString(uts.Machine[:])
 	}
-	return preflight.Run(ctx, preflight.Input{
+	if j != nil && j.Inner != nil {
+		j = j.Inner // what the shell script starts
+	}
+	in := preflight.Input{
 		Job: j, Getenv: func(n string) string { return lookupEnv(o.Env, n) }, Root: "/", Device: device, Machine: machine,
-	})
+		OwnPIDs: []int{os.Getpid()}, NoDrop: o.DropCaches == "never",
+	}
+	if j != nil {
+		in.Images = imagesOf(set, o, j)
+		in.ModelPath = func() string { return modelFolder(set, *j, j.Knobs[job.Model].Value) }
+	}
+	return in
 }
 
+// PreflightOptions are the settings of `sparkrun preflight`.
+type PreflightOptions struct {
+	// Root is a recorded tree to look at in place of this machine; empty for this one.
+	Root string
+	// Watch is how long the GPU is observed (G4), every Step; zero does not.
+	Watch, Step time.Duration
+	// Bandwidth measures the memory bandwidth (G5).
+	Bandwidth bool
+	// Torch imports the command's torch and asks it for the GPU (H19).
+	Torch bool
+	// ProbeImage starts the command's image once to read what is in it (G1, G9).
+	ProbeImage bool
+	// Show is told what is being done, for a terminal; nil tells nobody.
+	Show func(string)
+}
+
+const (
+	// aloneLimit bounds a preflight without opt-in checks.
+	aloneLimit = 5 * time.Second
+	// understandLimit bounds the reading of the command's own files, and of a tree's.
+	understandLimit = 5 * time.Second
+	// endedLimit is what is left for one reading after a signal: all ends within a second.
+	endedLimit = 400 * time.Millisecond
+)
+
 // PreflightAlone is `sparkrun preflight`: the checks without a run.
-func PreflightAlone(ctx context.Context, o Options) (preflight.Report, error) {
+func PreflightAlone(ctx context.Context, o Options, po PreflightOptions) (preflight.Report, error) {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	var j *job.Job
-	if len(o.Argv) > 0 {
-		set, err := loadProfiles(o)
-		if err != nil {
-			return preflight.Report{}, err
-		}
-		got, err := set.Understand(o.Argv, o.Dir, o.Env, o.Knobs)
-		if err != nil {
-			return preflight.Report{}, failf(StatusError, "%w", err)
-		}
-		j = &got
+	if po.Show == nil {
+		po.Show = func(string) {}
 	}
-	return preflightReport(ctx, j, o, func(ctx context.Context) (sample.Device, sample.GPU, error) {
-		return sampler.Probe(ctx, o.Exe)
-	}), nil
+	swapBefore := preflight.ReadSwap()
+	device := func(ctx context.Context) (sample.Device, sample.GPU, error) { return sampler.Probe(ctx, o.Exe) }
+	var recorded *preflight.Recorded
+	if po.Root != "" {
+		var err error
+		if recorded, err = answered(ctx, "--root "+po.Root, func() (*preflight.Recorded, error) { return preflight.ReadRecorded(po.Root) }); err != nil {
+			var se *StatusErr
+			if errors.As(err, &se) {
+				return preflight.Report{}, err
+			}
+			return preflight.Report{}, failf(StatusError, "--root %s: %w", po.Root, err)
+		}
+		if po.Watch > 0 || po.Bandwidth || po.ProbeImage || po.Torch {
+			return preflight.Report{}, failf(StatusError, "--root looks at a recorded tree: --watch, --bandwidth, --torch and --probe-image need the machine itself")
+		}
+		device, o.Env, o.root = recorded.Ask, recorded.Environ(), po.Root
+	}
+	r, err := understood(ctx, o)
+	if err != nil {
+		return preflight.Report{}, err
+	}
+	in := preflightInput(nil, nil, o, device)
+	if r != nil {
+		in = preflightInput(r.set, &r.job, o, device)
+		in.FirstStep = firstStep(o, r.set, r.lad, r.job)
+	}
+	in.SwapBefore = swapBefore
+	if recorded != nil {
+		if r != nil {
+			showBorrowed(po, r.job)
+		}
+		in.Root, in.Recorded, in.Machine, in.Now = po.Root, recorded, recorded.Machine, recorded.Time
+		in.Images, in.ModelPath, in.OwnPIDs = nil, nil, nil
+	}
+	if po.ProbeImage && (r == nil || r.job.Container == nil) {
+		return preflight.Report{}, failf(StatusError, "--probe-image looks into the image of a command, and the command starts no container")
+	}
+	askMore(ctx, &in, o, po)
+	if recorded == nil && preflight.Skipped("/", "").Platform == preflight.DGXSpark {
+		in.Playbooks = RefreshPlaybooksBeside(o)
+	}
+	// What Ctrl-C ended is judged all the same, by what can still be read at once.
+	if ctx.Err() != nil {
+		in.Limit = endedLimit
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), aloneLimit)
+	defer cancel()
+	return preflight.Run(ctx, in).Redacted(runlog.NewRedactor(o.Env).Text), nil
+}
+
+// askMore does what is done only when it is asked for. What a signal ended, or kept from
+// being begun, is told.
+func askMore(ctx context.Context, in *preflight.Input, o Options, po PreflightOptions) {
+	step := func(wanted bool, what, finding string, do, interrupted func()) {
+		if !wanted {
+			return
+		}
+		if ctx.Err() == nil {
+			po.Show(what)
+			do()
+		}
+		if ctx.Err() != nil {
+			po.Show("interrupted: " + finding)
+			interrupted()
+		}
+	}
+	step(po.ProbeImage, "starting the image once, without network and GPU, to read which packages it has", "what the image has is not known (G9)", func() {
+		if _, err := ProbeImage(ctx, o); err != nil {
+			in.ProbeProblem = err.Error()
+		}
+	}, func() { in.ProbeProblem = preflight.Interrupted })
+	if po.Watch > 0 {
+		in.Observed = WatchGPU(ctx, o, po.Watch, po.Step, po.Show)
+	}
+	step(po.Torch, "importing the command's torch to ask it for the GPU", "what torch says is not known (H19)", func() {
+		in.Torch = AskTorch(ctx, *in, o.Env)
+	}, func() {
+		if in.Torch == nil || in.Torch.Refused != "" {
+			in.Torch = &preflight.TorchAnswer{Refused: preflight.Interrupted}
+		}
+	})
+	step(po.Bandwidth, "measuring the memory bandwidth", "there is no figure (G5)", func() {
+		in.Bandwidth = MeasureBandwidth(ctx, *in, o.Env)
+	}, func() {
+		if in.Bandwidth == nil || in.Bandwidth.Refused != "" {
+			in.Bandwidth = &preflight.Bandwidth{Refused: preflight.Interrupted}
+		}
+	})
+}
+
+// showBorrowed says which files of the command are this machine's, since the recorded tree
+// has none of that name.
+func showBorrowed(po PreflightOptions, j job.Job) {
+	var files []string
+	for at := &j; at != nil; at = at.Inner {
+		for path := range at.Read {
+			if treefs.Of(po.Root).For(path).Live() {
+				files = append(files, path)
+			}
+		}
+	}
+	if slices.Sort(files); len(files) > 0 {
+		po.Show("--root: read from this machine, since the tree does not have it: " + strings.Join(files, ", "))
+	}
+}
+
+// understood is the command as a run would understand it, with the ladder it would go
+// down; nil where there is none. A file of the command's that does not answer is waited
+// for no longer than understandLimit.
+func understood(ctx context.Context, o Options) (*run, error) {
+	if len(o.Argv) == 0 {
+		return nil, nil
+	}
+	return answered(ctx, "the command's program, script or settings", func() (*run, error) {
+		r := &run{o: o}
+		return r, r.understandCommand()
+	})
+}
+
+// answered returns what f returns, or an error when that has not come within
+// understandLimit or before ctx is done. f is left behind then.
+func answered[T any](ctx context.Context, what string, f func() (T, error)) (v T, err error) {
+	type answer struct {
+		v   T
+		err error
+	}
+	got := make(chan answer, 1)
+	go func() {
+		v, err := f()
+		got <- answer{v, err}
+	}()
+	late := time.NewTimer(understandLimit)
+	defer late.Stop()
+	select {
+	case a := <-got:
+		return a.v, a.err
+	case <-late.C:
+		return v, failf(StatusError, "%s gave no answer within %g s: on a mount whose server is gone?", what, understandLimit.Seconds())
+	case <-ctx.Done():
+		return v, failf(StatusError, "interrupted before %s had been read", what)
+	}
 }
 
 // ReportJSON is env-report.json.

@@ -124,7 +124,7 @@ func Explain(o Options) (Explanation, error) {
 	}
 	r.start0 = gate.Read("/")
 	seen := r.seenBefore()
-	r.measureModel()
+	r.measureModel(modelWait)
 	r.looked = r.look(r.job)
 	if r.resumePath() != "" {
 		if c := chooseResume(r.resumeInput(nil, nil, false)); c.Refuse != "" {
@@ -169,9 +169,10 @@ func Explain(o Options) (Explanation, error) {
 		e.PlannedSteps = &n
 	}
 	if name := j.Knobs[job.Model].Value; name != "" {
-		e.Model = &ExplainedModel{Name: name, From: r.modelFrom}
-		if r.modelParams.OK {
-			n := int64(r.modelParams.V)
+		params, from, _ := r.model()
+		e.Model = &ExplainedModel{Name: name, From: from}
+		if params.OK {
+			n := int64(params.V)
 			e.Model.Params = &n
 		}
 	}

@@ -143,6 +143,7 @@ func (r *run) finish(leave <-chan struct{}) {
 	}
 	heat := r.detector.Summary()
 	r.mu.Unlock()
+	bounded(leave, 2*time.Second, func() { r.keepPace(heat) })
 	bounded(leave, 3*time.Second, func() { r.progFile.Close() })
 	bounded(leave, 3*time.Second, r.removeOurs)
 	saved := r.savedCheckpoints(leave)
@@ -313,11 +314,6 @@ const ResultDiverged = "diverged"
 // throttledSeconds is how long the GPU was held back by anything but the
 // platform's own power cap.
 func throttledSeconds(s throttle.Summary) float64 {
-	total := 0.0
-	for kind, t := range s.ByType {
-		if kind != throttle.PowerCap {
-			total += t.ThrottledS
-		}
-	}
-	return total
+	// Types overlap; the share counts such time once.
+	return s.ThrottledShare.Or(0) * s.ObservedS
 }

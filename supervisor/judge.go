@@ -161,13 +161,14 @@ func (r *run) tellNotes(a *attempt, d ladder.Decision, level event.Level) {
 
 // situation is what the ladder decides on.
 func (r *run) situation(drop *ladder.Drop) ladder.Situation {
+	params, from, quantised := r.model()
 	s := ladder.Situation{
 		Job: r.job, Past: r.past, Drop: drop, MaxAttempts: r.o.MaxAttempts,
 		NoRetry: r.o.NoRetry, Exact: r.o.Exact,
 		Allow: setOf(r.o.Allow), Deny: setOf(r.o.Deny),
 		CanDrop: r.dropWay() != "never", Floor: r.job.Floor,
 		ContainerEnds: r.containerEnds(),
-		ModelParams:   r.modelParams, ModelFrom: r.modelFrom, ModelQuantised: r.modelQuantised, Shim: r.o.Shim, Fixed: r.fixedKnobs(),
+		ModelParams:   params, ModelFrom: from, ModelQuantised: quantised, Shim: r.o.Shim, Fixed: r.fixedKnobs(),
 	}
 	if r.att != nil {
 		s.CanResume = r.canResume(r.att)

@@ -8,52 +8,88 @@ import (
 	"sparkrun/internal/job"
 	"sparkrun/internal/modelsize"
 	"sparkrun/internal/sample"
+	"sparkrun/ladder/trainer"
 )
 
-// modelWait bounds how long a look at the model's files may take: they may lie on a
-// network mount, and nothing of a run waits for one.
+// modelWait bounds how long explain and plan wait for the model's files: they may lie on
+// a network mount. A run waits no longer than for any other look.
 const modelWait = 2 * time.Second
 
 // measureModel finds out how many parameters the base model has, where its weights
-// lie on this machine or its name tells.
-func (r *run) measureModel() {
-	name := r.job.Knobs[job.Model].Value
-	if name == "" {
-		return
+// lie on this machine or its name tells. It returns after limit at the latest; what comes
+// later is known from then on.
+func (r *run) measureModel(limit time.Duration) {
+	if name := r.job.Knobs[job.Model].Value; name != "" {
+		_, _ = r.readModel(name, limit) // a size that is not known is nobody's error here
 	}
+}
+
+// modelRead takes what the model's files say. It may come at any time.
+func (r *run) modelRead(size modelsize.Size) {
+	if size.Params > 0 {
+		r.modelSeen.Store(&size)
+	}
+}
+
+// model is what is known of the base model: its parameters, what told, and the format of
+// weights that are quantised on disk already.
+func (r *run) model() (params sample.Num, from, quantised string) {
+	if s := r.modelSeen.Load(); s != nil {
+		return sample.Known(float64(s.Params)), s.From, s.Quantised
+	}
+	return r.modelParams, r.modelFrom, r.modelQuantised
+}
+
+// readModel looks for a folder of that name as the trainer would see it, and else for
+// a model of that name in the cache. It returns after limit at the latest.
+func (r *run) readModel(name string, limit time.Duration) (modelsize.Size, error) {
 	type answer struct {
 		size modelsize.Size
 		err  error
 	}
 	got := make(chan answer, 1)
+	j, set, env := r.job, r.set, r.o.Env
 	go func() {
-		size, err := r.readModel(name)
+		where := name
+		if path := modelFolder(set, j, name); path != "" {
+			where = path
+		}
+		getenv := func(n string) string { return lookupEnv(env, n) }
+		if j.Container == nil {
+			getenv = j.Getenv(getenv) // the command may set HF_HOME
+		}
+		at := modelsize.Place{Dir: j.TrainerDir, Getenv: getenv}
+		at.NoFolders = j.Container != nil && where == name
+		size, err := at.Read(where)
+		if err == nil {
+			r.modelRead(size)
+		}
 		got <- answer{size, err}
 	}()
-	var a answer
 	select {
-	case a = <-got:
-	case <-time.After(modelWait):
-		return
+	case a := <-got:
+		if a.err != nil {
+			return a.size, fmt.Errorf("the size of the base model: %w", a.err)
+		}
+		return a.size, nil
+	case <-time.After(limit):
+		return modelsize.Size{}, fmt.Errorf("the model's files gave no answer within %g s (a network mount?)", limit.Seconds())
 	}
-	if a.err != nil || a.size.Params <= 0 {
-		return
-	}
-	r.modelParams, r.modelFrom, r.modelQuantised = sample.Known(float64(a.size.Params)), a.size.From, a.size.Quantised
 }
 
-// readModel looks for a folder of that name as the trainer would see it, and else for
-// a model of that name in the cache.
-func (r *run) readModel(name string) (modelsize.Size, error) {
-	at := modelsize.Place{Dir: r.job.TrainerDir, Getenv: func(n string) string { return lookupEnv(r.o.Env, n) }}
-	if path, ok := r.set.HostPath(r.job, name); ok && r.job.Container != nil {
-		if info, err := os.Stat(path); err == nil && info.IsDir() {
-			name = path
-		}
+// modelFolder is the folder of a model that a container sees under that name, as this
+// machine names it; "" where the command starts no container, or has no such folder
+// mounted.
+func modelFolder(set *trainer.Set, j job.Job, name string) string {
+	if j.Container == nil || name == "" {
+		return ""
 	}
-	size, err := at.Read(name)
-	if err != nil {
-		return size, fmt.Errorf("the size of the base model: %w", err)
+	path, ok := set.HostPath(j, name)
+	if !ok {
+		return ""
 	}
-	return size, nil
+	if info, err := os.Stat(path); err != nil || !info.IsDir() {
+		return ""
+	}
+	return path
 }

@@ -232,6 +232,7 @@ func (r *run) onStep(a *attempt, s progress.Step, t time.Time) {
 	a.mu.Unlock()
 	a.quiet.step(s.StepTimeS)
 	r.progress(a, s, t)
+	r.markPace(s, t)
 	if s.Checkpoint != "" {
 		a.prints.say(s.Checkpoint)
 		r.log.Event(event.Event{T: t, Attempt: a.n, Kind: event.Checkpoint, Level: event.Info, Msg: "checkpoint saved: " + s.Checkpoint, Data: map[string]any{"path": s.Checkpoint, "step": s.N}})

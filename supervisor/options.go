@@ -71,6 +71,13 @@ type Options struct {
 	// for memory that somebody else holds.
 	Guard     guard.Options
 	GateLimit time.Duration
+
+	// TelemetryInterval is the time between rows of telemetry.csv.
+	TelemetryInterval time.Duration
+
+	// root is the recorded tree in which the command's files are looked up; empty for
+	// this machine. Only preflight sets it.
+	root string
 }
 
 // Result is how a run ended.

@@ -24,6 +24,7 @@ import (
 	"sparkrun/internal/hostfacts"
 	"sparkrun/internal/job"
 	"sparkrun/internal/meminfo"
+	"sparkrun/internal/modelsize"
 	"sparkrun/internal/proctree"
 	"sparkrun/internal/sample"
 	"sparkrun/ladder"
@@ -31,6 +32,7 @@ import (
 	"sparkrun/ladder/trainer"
 	"sparkrun/ladder/trainer/progress"
 	"sparkrun/ladder/trainer/shim"
+	"sparkrun/preflight"
 	"sparkrun/sampler"
 	"sparkrun/sampler/throttle"
 	"sparkrun/supervisor/follow"
@@ -105,6 +107,7 @@ type run struct {
 	// holders and gpuHeld are what processes held then, by pid, for the gate to see
 	// who came; behind mu.
 	holders, gpuHeld map[int]uint64
+	swapBefore       preflight.SwapReading
 	began            time.Time     // by the file system's clock, to tell what the run has written
 	checked          chan struct{} // closed when preflight has written what it writes
 	// lookedBack is closed when earlier runs without an end have been told.
@@ -116,6 +119,8 @@ type run struct {
 	modelFrom   string
 	// modelQuantised names the format of weights that are quantised on disk already.
 	modelQuantised string
+	// modelSeen is what the model's files said, before these three; it may come late.
+	modelSeen atomic.Pointer[modelsize.Size]
 	// refused are the knobs that could not be turned in this command when it was
 	// tried, with the reason.
 	refused map[job.Knob]string
@@ -145,8 +150,10 @@ type run struct {
 	hottest  sample.Num
 	nowStep  sample.Num
 	nowTime  sample.Num
-	nowN     int
-	progFile *runlog.ProgressLog
+	// nowTokens are those that the attempt says it has trained on.
+	nowTokens sample.Num
+	nowN      int
+	progFile  *runlog.ProgressLog
 }
 
 // found is what is learned about machine and command while the run goes on.
@@ -176,7 +183,7 @@ func (r *run) post(in Input, apply func()) {
 // nothing was started, or that sparkrun itself could not go on; *StatusErr
 // carries the exit status.
 func Run(o Options) (Result, error) {
-	r := &run{o: o, inbox: make(chan message, 64), screenq: make(chan *follow.Reader, 1024), shown: make(chan struct{}), over: make(chan struct{}), checked: make(chan struct{}), lookedBack: make(chan struct{}), began: time.Now()}
+	r := &run{o: o, inbox: make(chan message, 64), screenq: make(chan *follow.Reader, 1024), shown: make(chan struct{}), over: make(chan struct{}), checked: make(chan struct{}), lookedBack: make(chan struct{}), began: time.Now(), swapBefore: preflight.ReadSwap()}
 	// Caught before anything exists, so that no signal ends us half-way.
 	sigs := catchSignals()
 	defer signal.Stop(sigs)
@@ -337,6 +344,9 @@ func loadProfiles(o Options) (*trainer.Set, error) {
 	if err != nil {
 		return nil, failf(StatusError, "trainer profile: %w", err)
 	}
+	if o.root != "" {
+		set = set.Under(o.root)
+	}
 	return set, nil
 }
 
@@ -421,8 +431,9 @@ func (r *run) open(life context.Context) (err error) {
 	}
 	r.kernel = followKernel(life, r.clk, r.o.Env, r.log.Event, r.wasOurs)
 	r.detector = throttle.New(r.heat)
+	r.detector.Names = r.gpuNames()
 	r.samp, err = sampler.Start(life, sampler.Options{
-		Exe: r.o.Exe, Clock: r.clk, Dir: r.dir.Path, Interval: r.o.Interval, Tick: time.Second, Root: "/",
+		Exe: r.o.Exe, Clock: r.clk, Dir: r.dir.Path, Interval: r.o.Interval, Tick: r.o.TelemetryInterval, Root: "/",
 		Tree: func() []int {
 			if p := r.treePIDs.Load(); p != nil {
 				return *p
@@ -430,6 +441,7 @@ func (r *run) open(life context.Context) (err error) {
 			return nil
 		},
 		Progress:  r.progressNow,
+		Tokens:    r.tokensNow,
 		CgroupDir: func() string { return r.o.Cgroup },
 		Events:    r.log.Event,
 		OnSample:  r.onSample,
@@ -673,7 +685,7 @@ func (r *run) start() {
 	a.dir = r.dir.Attempt(a.n)
 	a.start = r.clk.Now()
 	r.mu.Lock()
-	r.nowN, r.nowStep, r.nowTime = a.n, sample.Num{}, sample.Num{}
+	r.nowN, r.nowStep, r.nowTime, r.nowTokens = a.n, sample.Num{}, sample.Num{}, sample.Num{}
 	r.mu.Unlock()
 	if b, err := os.ReadFile(filepath.Join(r.o.Cgroup, "cgroup.procs")); r.o.Cgroup != "" && err == nil && len(bytes.TrimSpace(b)) == 0 {
 		a.cgroupOurs = true
@@ -705,6 +717,12 @@ func (r *run) progressNow() (attempt int, step, stepTimeS sample.Num) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.nowN, r.nowStep, r.nowTime
+}
+
+func (r *run) tokensNow() sample.Num {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.nowTokens
 }
 
 // progress takes a progress line of an attempt.
@@ -742,6 +760,9 @@ func (r *run) progress(a *attempt, s progress.Step, t time.Time) {
 	r.nowStep = sample.Known(float64(s.N))
 	if s.StepTimeS.OK {
 		r.nowTime = s.StepTimeS
+	}
+	if s.Tokens.OK {
+		r.nowTokens = s.Tokens
 	}
 	r.mu.Unlock()
 }

@@ -105,7 +105,11 @@ func resultLine(f Facts) string {
 			s += ": " + f.Reason
 		}
 	case Blocked:
-		s = "blocked by preflight, nothing was started; exit status 78"
+		s = "blocked by preflight"
+		if f.Reason != "" {
+			s = f.Reason
+		}
+		s += ", nothing was started; exit status 78"
 	case Stopped:
 		s = fmt.Sprintf("%s after %s; exit status %d", f.Reason, attempts, f.Status)
 	case Lost:

@@ -9,8 +9,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
+
+	"sparkrun/internal/regular"
 )
 
 const (
@@ -333,17 +334,9 @@ func (l *trainLogs) flush(t *trainLog) {
 // openTrainLog opens a regular file for reading. A pipe is not opened: that would let
 // a writer run into one that nobody reads.
 func openTrainLog(path string) (*trainLog, error) {
-	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
-		return nil, os.ErrInvalid
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	f, info, err := regular.Open(path)
 	if err != nil {
 		return nil, err
-	}
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() {
-		f.Close()
-		return nil, os.ErrInvalid
 	}
 	return &trainLog{f: f, info: info}, nil
 }

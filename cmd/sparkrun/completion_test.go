@@ -73,7 +73,7 @@ func TestCompletion(t *testing.T) {
 // anything.
 func TestEveryChoiceIsCompleted(t *testing.T) {
 	t.Parallel()
-	free := []string{"name", "knob", "min-free", "thermal-config", "output", "interval", "grace", "max-attempts", "gate-limit", "hang-after", "guard-floor", "guard-soft", "system", "telemetry"}
+	free := []string{"name", "knob", "min-free", "thermal-config", "interval", "telemetry-interval", "grace", "max-attempts", "gate-limit", "hang-after", "guard-floor", "guard-soft", "system", "telemetry", "params", "rank", "batch", "seq-len", "budget", "report", "watch", "watch-step", "for"}
 	root := newRoot(environment{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: func(string) string { return "" }})
 	for _, c := range append([]*cobra.Command{root}, root.Commands()...) {
 		if c.Hidden {

@@ -37,7 +37,7 @@ func newConfig(e environment) *cobra.Command {
 			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			for _, s := range all {
-				fmt.Fprintf(w, "%s\t%s\t%s\n", s.name, s.value, s.from)
+				fmt.Fprintf(w, "%s\t%s\t%s\n", s.name, clean(s.value), clean(s.from))
 			}
 			return w.Flush()
 		},

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"sparkrun/supervisor"
 )
@@ -36,7 +35,7 @@ Nothing is run and nothing is written. The flags are those of a run.`,
 			if err != nil {
 				return err
 			}
-			text := x.Text(textWidth(e))
+			text := clean(x.Text(textWidth(e)))
 			if asJSON {
 				b, err := json.MarshalIndent(x, "", "  ")
 				if err != nil {
@@ -56,13 +55,4 @@ Nothing is run and nothing is written. The flags are those of a run.`,
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.SetFlagErrorFunc(flagError)
 	return c
-}
-
-// textWidth is how long lines for a person may be: what the terminal has, and what a
-// page has where there is none.
-func textWidth(e environment) int {
-	if w, _, err := term.GetSize(int(e.stdout.Fd())); err == nil && w >= 40 {
-		return w
-	}
-	return 100
 }

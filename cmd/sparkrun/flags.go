@@ -6,9 +6,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -25,7 +27,7 @@ type runFlags struct {
 	name, runsDir, ladder, dropCaches, cgroup, thermalConfig, minFree string
 	guardFloor, guardSoft, guardCotenant                              string
 	shim, resume, onDivergence                                        string
-	interval, grace, gateLimit, hangAfter                             time.Duration
+	interval, telemetryInterval, grace, gateLimit, hangAfter          time.Duration
 	maxAttempts                                                       int
 	noRetry, exact, force, strict, noPreflight, noPTY, quiet          bool
 	noGuard, loadDropCaches                                           bool
@@ -36,6 +38,7 @@ func (f *runFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.name, "name", "", "name of the run (default: the script's base name)")
 	set.StringVar(&f.runsDir, "runs-dir", "", "folder for run folders (default ./sparkrun-runs)")
 	set.DurationVar(&f.interval, "interval", 30*time.Second, "time between rows of thermal.csv, at least 1s")
+	set.DurationVar(&f.telemetryInterval, "telemetry-interval", time.Second, "time between rows of telemetry.csv, 100ms to 10m")
 	set.DurationVar(&f.grace, "grace", 30*time.Second, "time a stopped command has to end by itself")
 	set.StringVar(&f.ladder, "ladder", "spark", "ladder to go down: spark, preserving, or a file")
 	set.IntVar(&f.maxAttempts, "max-attempts", 8, "most attempts in one run")
@@ -72,8 +75,26 @@ const settingsFile = "sparkrun.yaml"
 // origin says where a setting's value comes from.
 type origin struct{ name, value, from string }
 
-// resolve fills every flag that was not given from the environment, then
-// ./sparkrun.yaml, then the user's config.yaml. It returns where each value
+// runSettings are the names of the settings of a run: what may stand in the environment
+// and in the settings files. Flags that one subcommand has alone come from its command
+// line and from nowhere else, or a file that is good for one command would end another.
+var runSettings = sync.OnceValue(func() map[string]bool {
+	var f runFlags
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	f.add(set)
+	names := map[string]bool{}
+	set.VisitAll(func(fl *pflag.Flag) { names[fl.Name] = true })
+	return names
+})
+
+// hideSettings leaves in a subcommand's help only those settings of a run that are shown.
+// All of them are there, since the files and the environment may hold them.
+func hideSettings(set *pflag.FlagSet, shown ...string) {
+	set.VisitAll(func(fl *pflag.Flag) { fl.Hidden = !slices.Contains(shown, fl.Name) })
+}
+
+// resolve fills every setting of a run that was not given as a flag from the environment,
+// then ./sparkrun.yaml, then the user's config.yaml. It returns where each value
 // comes from, in order of name.
 func resolve(f *pflag.FlagSet, e environment, dir string) ([]origin, error) {
 	local, err := readSettings(filepath.Join(dir, settingsFile))
@@ -85,11 +106,11 @@ func resolve(f *pflag.FlagSet, e environment, dir string) ([]origin, error) {
 		return nil, err
 	}
 	for _, s := range []settings{local, user} {
-		for name := range s.values {
+		for name := range s.lines {
 			if name == trainer.LocalKey && s.path == local.path {
 				continue // read with the other profiles
 			}
-			if f.Lookup(name) == nil || name == "help" || name == "json" {
+			if !runSettings()[name] {
 				return nil, fmt.Errorf("%s: no setting is called %q; %q lists them", s.at(name), name, progName()+" config")
 			}
 		}
@@ -97,7 +118,7 @@ func resolve(f *pflag.FlagSet, e environment, dir string) ([]origin, error) {
 	var out []origin
 	var firstErr error
 	f.VisitAll(func(fl *pflag.Flag) {
-		if fl.Name == "help" || fl.Name == "json" {
+		if !runSettings()[fl.Name] {
 			return
 		}
 		from := "built-in"

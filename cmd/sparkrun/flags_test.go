@@ -3,12 +3,14 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"sparkrun/supervisor/guard"
@@ -252,5 +254,67 @@ func TestGuardFlags(t *testing.T) {
 				t.Errorf("got %+v, %v, want %+v", got, err, tt.want)
 			}
 		})
+	}
+}
+
+// The settings of a run count for every command that judges one, and nothing else does:
+// a file that is good for plan must not end a run.
+func TestOnlySettingsOfARunAreSettings(t *testing.T) {
+	t.Parallel()
+	e := environment{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: func(string) string { return "" }}
+	root := newRoot(e)
+	var run []string
+	root.Flags().VisitAll(func(f *pflag.Flag) { run = append(run, f.Name) })
+	for _, name := range []string{"run", "explain", "plan", "preflight"} {
+		c, _, err := root.Find([]string{name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, flag := range run {
+			if c.Flags().Lookup(flag) == nil && flag != "help" {
+				t.Errorf("%s does not know the setting %s, which a settings file may hold", name, flag)
+			}
+		}
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Name == "help" {
+				return
+			}
+			dir := t.TempDir()
+			write(t, filepath.Join(dir, settingsFile), f.Name+":\n")
+			_, err := resolve(c.Flags(), e, dir)
+			if own := !slices.Contains(run, f.Name); own != (err != nil) {
+				t.Errorf("%s --%s, no setting of a run %v: %v", name, f.Name, own, err)
+			}
+			// Nor does the environment hold what only one command has.
+			set := environment{getenv: func(n string) string {
+				if n == "SPARKRUN_"+strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_")) {
+					return "12345"
+				}
+				return ""
+			}}
+			before := f.Value.String()
+			if _, _ = resolve(c.Flags(), set, t.TempDir()); !slices.Contains(run, f.Name) && f.Value.String() != before {
+				t.Errorf("%s --%s came from the environment", name, f.Name)
+			}
+		})
+	}
+}
+
+func TestColours(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		terminal bool
+		env      map[string]string
+		want     bool
+	}{
+		{true, nil, true},
+		{false, nil, false},
+		{true, map[string]string{"NO_COLOR": "1"}, false},
+		{true, map[string]string{"TERM": "dumb"}, false},
+		{true, map[string]string{"TERM": "xterm-256color"}, true},
+	} {
+		if got := colourful(c.terminal, func(n string) string { return c.env[n] }); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
 	}
 }

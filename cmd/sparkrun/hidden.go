@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sparkrun/sampler"
+	"sparkrun/supervisor"
 	"sparkrun/supervisor/holder"
 )
 
@@ -28,5 +29,6 @@ func hidden(e environment) []*cobra.Command {
 		part("__sensors", "read the sensors, JSON lines on stdout", func(args []string) int {
 			return sampler.SensorsMain(args, e.stdout)
 		}),
+		part(supervisor.PlaybooksArg, "ask GitHub for the open issues of the playbooks", supervisor.PlaybooksMain),
 	}
 }

@@ -55,7 +55,8 @@ signal), otherwise
 
 76 and 124 are for an attempt that no retry follows. A container client (docker,
 podman) gives 125 to 127 of its own: run.json has ended_by. "sparkrun preflight" ends
-with 0 ready, 1 ready with warnings, 2 blocked; "sparkrun why" with 0 when it answered.`
+with 0 ready, 1 ready with warnings, 2 blocked; "sparkrun plan" with 0 fits, 1 tight or
+over by the estimate, 2 the weights cannot fit; "sparkrun why" with 0 when it answered.`
 
 // run is sparkrun as a function: it returns the exit status.
 func run(args []string, e environment) int {
@@ -78,7 +79,7 @@ func run(args []string, e environment) int {
 		status = se.Status
 	}
 	if text != "" {
-		fmt.Fprintln(e.stderr, "sparkrun: "+text)
+		fmt.Fprintln(e.stderr, "sparkrun: "+clean(text))
 	}
 	return status
 }
@@ -127,7 +128,7 @@ func newRoot(e environment) *cobra.Command {
 	so.add(sub.Flags())
 	so.completions(sub, e)
 
-	root.AddCommand(sub, newPreflight(e), newExplain(e), newTrainers(e), newWhy(e), newConfig(e), newVersion(), newExitCodes())
+	root.AddCommand(sub, newPreflight(e), newPlan(e), newExplain(e), newTrainers(e), newWhy(e), newConfig(e), newVersion(), newExitCodes())
 	root.AddCommand(hidden(e)...)
 	return root
 }

@@ -67,7 +67,7 @@ func (f *runFlags) options(cmd *cobra.Command, args []string, e environment) (su
 		Stdin: e.stdin, Stdout: e.stdout, Stderr: e.stderr,
 		Version: version(), Prog: progName(), Self: os.Args[1:],
 		Name: f.name, RunsDir: f.runsDir,
-		Interval: f.interval, Grace: f.grace,
+		Interval: f.interval, TelemetryInterval: f.telemetryInterval, Grace: f.grace,
 		Ladder: f.ladder, MaxAttempts: f.maxAttempts,
 		NoRetry: f.noRetry, Exact: f.exact,
 		Allow: f.allow, Deny: f.deny, Knobs: knobs,
@@ -84,6 +84,8 @@ func (f *runFlags) options(cmd *cobra.Command, args []string, e environment) (su
 	switch {
 	case o.Interval < time.Second:
 		return none, fmt.Errorf("--interval %s: at least 1s (telemetry.csv has every second anyway)", o.Interval)
+	case o.TelemetryInterval < 100*time.Millisecond || o.TelemetryInterval > 10*time.Minute:
+		return none, fmt.Errorf("--telemetry-interval %s: 100ms to 10m", o.TelemetryInterval)
 	case o.Grace < 0:
 		return none, fmt.Errorf("--grace %s: not below zero", o.Grace)
 	case o.HangAfter < 0:
@@ -107,6 +109,9 @@ func (f *runFlags) options(cmd *cobra.Command, args []string, e environment) (su
 		return none, fmt.Errorf("--drop-caches %s: one of auto, system, files, never", o.DropCaches)
 	}
 	if o.Exe, err = os.Executable(); err != nil {
+		if _, missing := os.Stat("/proc/self"); missing != nil {
+			return none, fmt.Errorf("/proc is not mounted, and without it sparkrun sees neither processes nor memory: mount -t proc proc /proc (%w)", err)
+		}
 		return none, fmt.Errorf("sparkrun cannot find its own binary: %w", err)
 	}
 	return o, nil

@@ -35,6 +35,9 @@ One of the same name replaces the built-in one.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			set, err := loadProfiles(e, profiles)
+			if err == nil {
+				err = set.Whole()
+			}
 			if err != nil {
 				return err
 			}
@@ -59,7 +62,7 @@ One of the same name replaces the built-in one.`,
 				if p.Origin != "built-in" {
 					from = "  [" + p.Origin + "]"
 				}
-				fmt.Fprintf(w, "%s\t%s%s\n", p.Name, p.About, from)
+				fmt.Fprintf(w, "%s\t%s%s\n", clean(p.Name), clean(p.About), clean(from))
 			}
 			if err := w.Flush(); err != nil {
 				return fmt.Errorf("printing the trainers: %w", err)
@@ -99,10 +102,10 @@ func newTrainersCheck() *cobra.Command {
 				problems := trainer.Check(path)
 				bad += len(problems)
 				for _, p := range problems {
-					fmt.Fprintln(cmd.ErrOrStderr(), p)
+					fmt.Fprintln(cmd.ErrOrStderr(), clean(fmt.Sprint(p)))
 				}
 				if len(problems) == 0 {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s: good\n", path)
+					fmt.Fprintf(cmd.OutOrStdout(), "%s: good\n", clean(path))
 				}
 			}
 			if bad > 0 {
@@ -197,7 +200,7 @@ func showTrainer(w io.Writer, p trainer.Info, asJSON bool) error {
 	if err := t.Flush(); err != nil {
 		return fmt.Errorf("printing the profile: %w", err)
 	}
-	if _, err := io.WriteString(w, b.String()); err != nil {
+	if _, err := io.WriteString(w, clean(b.String())); err != nil {
 		return fmt.Errorf("printing the profile: %w", err)
 	}
 	return nil

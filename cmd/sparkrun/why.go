@@ -106,7 +106,7 @@ func (f *whyFlags) why(cmd *cobra.Command, what string, e environment) error {
 		return err
 	}
 	for _, n := range a.Notes {
-		fmt.Fprintln(e.stderr, "sparkrun: "+n)
+		fmt.Fprintln(e.stderr, "sparkrun: "+clean(n))
 	}
 	if f.json {
 		b, err := a.JSON()
@@ -124,7 +124,7 @@ func (f *whyFlags) why(cmd *cobra.Command, what string, e environment) error {
 			width = w
 		}
 	}
-	if _, err := fmt.Fprint(e.stdout, a.Person(width, tty && e.getenv("NO_COLOR") == "")); err != nil {
+	if _, err := fmt.Fprint(e.stdout, a.Person(width, colourful(tty, e.getenv))); err != nil {
 		return fmt.Errorf("printing the verdict: %w", err)
 	}
 	return nil

@@ -32,6 +32,9 @@ const (
 	Optimizer    Knob = "optimizer"       // its name in the trainer's words
 	Epochs       Knob = "epochs"          // passes over the data
 	Model        Knob = "model"           // name or folder of the base model
+	Attention    Knob = "attention"       // its implementation, in the trainer's words: sdpa, flash_attention_2
+	LoRARank     Knob = "lora_rank"       // rank of the adapter
+	LoRATargets  Knob = "lora_targets"    // modules that get an adapter, joined by commas; or a word for them: all, all-linear
 )
 
 // Source says where the value of a knob comes from.
@@ -154,6 +157,20 @@ type Job struct {
 	// Unclear are settings that the command gives in a way which is not understood, each
 	// with the reason: they are set, but their value is not known.
 	Unclear map[Knob]string `json:"unclear,omitempty"`
+	// Env is what the command itself sets in the trainer's environment: env NAME=VALUE, an
+	// export in the text of a shell, docker run -e. EnvUnset are variables that it takes
+	// away, or sets to what is not known beforehand. EnvCleared tells that nothing of the
+	// environment around reaches the trainer: a container, sudo, env -i. See Getenv. None
+	// of it is recorded: a value may be a secret.
+	Env        map[string]string `json:"-"`
+	EnvUnset   []string          `json:"-"`
+	EnvCleared bool              `json:"-"`
+	// Memory are settings that no rung turns and only the memory of the training depends
+	// on, by the names of the profiles: fused_loss, master_weights, trained_layers.
+	Memory Knobs `json:"-"`
+	// Objective is what is trained for, in the trainer's words: sft, dpo, grpo, reward; ""
+	// where nothing tells. Names of files and data sets never do.
+	Objective string `json:"-"`
 	// Read are the files that were read to understand the command, each with a hash of
 	// what was in it.
 	Read map[string]string `json:"-"`
@@ -162,6 +179,13 @@ type Job struct {
 	// none did.
 	Profile string `json:"profile,omitempty"`
 	Knobs   Knobs  `json:"knobs"`
+	// Inner is the command that a shell script starts, where the script is one that can be
+	// read like the text of sh -c; nil for other commands. Nothing of it is ever changed:
+	// it is what the checks before a run look at. From is, of such an Inner, the script as
+	// the command names it.
+	Inner *Job   `json:"-"`
+	From  string `json:"-"`
+
 	// Notes are sentences about what was not understood, to be said at the
 	// start and not at the first death.
 	Notes []string `json:"notes,omitempty"`

@@ -116,6 +116,13 @@ func (f *Figures) parse(b []byte) {
 	}
 }
 
+// Parse reads the text of /proc/meminfo without allocating.
+func Parse(b []byte) Figures {
+	var f Figures
+	f.parse(b)
+	return f
+}
+
 // Number reads the first unsigned number of b, after spaces; it does not
 // allocate. ok is false where there is none or it is too large.
 func Number(b []byte) (v uint64, ok bool) {
@@ -223,6 +230,14 @@ func ParsePressure(b []byte) (some10, full10 uint32, ok bool) {
 	full10, okFull := avg10(b, "full avg10=")
 	return some10, full10, okSome && okFull
 }
+
+// Some10 and Full10 read one line of a pressure file's text, for the files that have not
+// always had both: hundredths of a percent of the last ten seconds in which some, or all,
+// tasks waited.
+func Some10(b []byte) (uint32, bool) { return avg10(b, "some avg10=") }
+
+// Full10 is Some10 for the line "full".
+func Full10(b []byte) (uint32, bool) { return avg10(b, "full avg10=") }
 
 func avg10(b []byte, lead string) (uint32, bool) {
 	for len(b) >= len(lead) {

@@ -22,6 +22,11 @@ func Read(root string) (Info, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading memory figures: %w", err)
 	}
+	return ParseInfo(path, b)
+}
+
+// ParseInfo is Read of a text that was read already; path is what its error names.
+func ParseInfo(path string, b []byte) (Info, error) {
 	info := parse(b)
 	if info["MemTotal"] == 0 {
 		return nil, fmt.Errorf("%s has no MemTotal line: it cannot be trusted", path)

@@ -15,7 +15,7 @@ func (p Place) cached(name string) string {
 	}
 	folder := "models--" + strings.ReplaceAll(name, "/", "--")
 	for _, cache := range p.caches() {
-		if s := snapshot(filepath.Join(cache, folder)); s != "" {
+		if s := p.snapshot(filepath.Join(cache, folder)); s != "" {
 			return s
 		}
 	}
@@ -79,25 +79,25 @@ func (p Place) abs(dir string, get func(string) string) string {
 
 // snapshot returns the snapshot of a cached model that refs/main names, or the newest
 // one where it names none.
-func snapshot(model string) string {
+func (p Place) snapshot(model string) string {
 	snapshots := filepath.Join(model, "snapshots")
-	if ref, err := readSmall(filepath.Join(model, "refs", "main"), 1<<10); err == nil {
+	if ref, err := p.readSmall(filepath.Join(model, "refs", "main"), 1<<10); err == nil {
 		commit := strings.TrimSpace(string(ref))
 		if commit != "" && filepath.Base(commit) == commit && commit[0] != '.' {
 			dir := filepath.Join(snapshots, commit)
-			if info, err := os.Stat(dir); err == nil && info.IsDir() {
+			if info, err := p.Root.Stat(dir); err == nil && info.IsDir() {
 				return dir
 			}
 		}
 	}
-	entries, err := os.ReadDir(snapshots)
+	entries, err := p.Root.ReadDir(snapshots)
 	if err != nil {
 		return ""
 	}
 	var newest string
 	var when time.Time
 	for _, e := range entries {
-		info, err := os.Stat(filepath.Join(snapshots, e.Name()))
+		info, err := p.Root.Stat(filepath.Join(snapshots, e.Name()))
 		if err == nil && info.IsDir() && (newest == "" || info.ModTime().After(when)) {
 			newest, when = filepath.Join(snapshots, e.Name()), info.ModTime()
 		}
@@ -124,14 +124,14 @@ func (p Place) sibling(name string) (Size, bool) {
 		if folder == "" {
 			continue
 		}
-		s, base, err := readFolder(folder)
+		s, base, err := p.readFolder(folder)
 		if err != nil || base != "" || s.Params == 0 {
 			continue
 		}
 		_, active := sizeInName(name)
 		return Size{
 			Params: s.Params, Exact: s.Exact, Experts: s.Experts, ActiveExperts: s.ActiveExperts, ActiveParams: active,
-			Quantised: quantisedInName(name), From: s.From + " as " + other,
+			Quantised: quantisedInName(name), From: s.From + " as " + other, Arch: s.Arch, Parts: s.Parts, Notes: s.Notes,
 		}, true
 	}
 	return Size{}, false

@@ -1,13 +1,18 @@
 package modelsize
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"math"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
+
+	"sparkrun/internal/regular"
 )
 
 // maxConfig bounds the configuration files of a model; a real one has a few KiB.
@@ -15,8 +20,8 @@ const maxConfig = 4 << 20
 
 // readSmall reads a regular file of at most so many bytes. Opening a pipe without a
 // writer would wait for ever.
-func readSmall(path string, most int64) ([]byte, error) {
-	f, err := openRegular(path)
+func (p Place) readSmall(path string, most int64) ([]byte, error) {
+	f, err := p.openRegular(path)
 	if err != nil {
 		return nil, err
 	}
@@ -28,26 +33,40 @@ func readSmall(path string, most int64) ([]byte, error) {
 	return data, err
 }
 
-func openRegular(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+func (p Place) openRegular(path string) (*os.File, error) {
+	at, err := p.Root.Path(path)
 	if err != nil {
 		return nil, err
 	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no regular file", path)
+	f, _, err := regular.Open(at)
+	if errors.Is(err, regular.ErrNot) || errors.Is(err, syscall.EISDIR) {
+		info, statErr := p.Root.Stat(path)
+		if statErr != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("%s is %s and no regular file", path, kindOfFile(info.Mode()))
 	}
-	if err != nil {
-		_ = f.Close()
-		return nil, err
+	return f, err
+}
+
+// kindOfFile says what stands where a file should.
+func kindOfFile(m fs.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "a folder"
+	case m&fs.ModeNamedPipe != 0:
+		return "a named pipe"
+	case m&fs.ModeSocket != 0:
+		return "a socket"
 	}
-	return f, nil
+	return "a device"
 }
 
 // config is what a model's config.json says about its size. Names differ between
 // families of models; the first that is there counts.
 type config struct {
 	there bool
+	dir   string
 	// dtype is BF16, F16, F32... in the words of safetensors.
 	dtype string
 	// quantised is the format, bits the width of one weight where it is told.
@@ -56,13 +75,23 @@ type config struct {
 	experts   int64
 	active    int64
 	fields    map[string]any
+	arch      Arch
+	notes     []string
+	// fault is the first of notes for which config.json cannot be loaded.
+	fault string
 }
 
 // readConfig reads config.json and what quantisers write beside it. A missing or
 // unreadable file is an empty config: the weights speak for themselves.
-func readConfig(dir string) config {
+func (p Place) readConfig(dir string) config {
 	var c config
-	fields := object(dir, "config.json")
+	fields, note := p.readObject(dir, "config.json")
+	if note != "" {
+		c.notes = append(c.notes, note)
+		if fields == nil {
+			c.fault = note
+		}
+	}
 	c.there = fields != nil
 	quant, _ := fields["quantization_config"].(map[string]any)
 	// Models of several kinds of input keep the language model's sizes apart.
@@ -86,34 +115,94 @@ func readConfig(dir string) config {
 	}
 	c.fields = fields
 	c.dtype = dtypeWord(c.text("dtype", "torch_dtype"))
-	c.experts = c.number("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
+	c.dir = dir
+	c.experts = c.size("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
 	if c.experts > 1 {
-		c.active = c.number("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k")
+		c.active = c.size("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k")
 	} else {
 		c.experts = 0
 	}
 	if quant == nil {
 		for _, name := range []string{"quantize_config.json", "quant_config.json", "hf_quant_config.json"} {
-			if quant = object(dir, name); quant != nil {
+			if quant = p.object(dir, name); quant != nil {
 				break
 			}
 		}
 	}
 	c.quantised, c.bits = quantisation(quant)
+	c.arch = c.readArch()
 	return c
 }
 
 // object reads a JSON object; nil where there is none that can be read.
-func object(dir, name string) map[string]any {
-	data, err := readSmall(dir+string(os.PathSeparator)+name, maxConfig)
-	if err != nil {
-		return nil
-	}
-	var fields map[string]any
-	if json.Unmarshal(data, &fields) != nil {
-		return nil
-	}
+func (p Place) object(dir, name string) map[string]any {
+	fields, _ := p.readObject(dir, name)
 	return fields
+}
+
+// readObject is object, with a sentence about what is wrong with the file, "" for nothing
+// and for a file that is not there.
+func (p Place) readObject(dir, name string) (fields map[string]any, note string) {
+	path := filepath.Join(dir, name)
+	data, err := p.readSmall(path, maxConfig)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, ""
+	case err != nil && strings.Contains(err.Error(), path):
+		return nil, "config of the model: " + err.Error()
+	case err != nil:
+		return nil, fmt.Sprintf("%s cannot be read: %v", path, err)
+	}
+	if err := json.Unmarshal(data, &fields); err != nil {
+		return nil, fmt.Sprintf("%s is no JSON object that can be read: %v", path, err)
+	}
+	if key := twice(data); key != "" {
+		note = fmt.Sprintf("%s has the key %.80q twice: the last one counts", path, key)
+	}
+	return fields, note
+}
+
+// twice returns the first key that an object of the text has twice, "" where none has.
+// The text is valid JSON.
+func twice(data []byte) string {
+	d := json.NewDecoder(bytes.NewReader(data))
+	// One set of keys for each object that is open, nil for an array; whether the next
+	// string is a key.
+	var open []map[string]bool
+	key := false
+	for {
+		t, err := d.Token()
+		if err != nil {
+			return ""
+		}
+		top := func() map[string]bool {
+			if len(open) == 0 {
+				return nil
+			}
+			return open[len(open)-1]
+		}
+		switch t {
+		case json.Delim('{'):
+			open, key = append(open, map[string]bool{}), true
+			continue
+		case json.Delim('['):
+			open, key = append(open, nil), false
+			continue
+		case json.Delim('}'), json.Delim(']'):
+			open = open[:len(open)-1]
+			key = top() != nil
+			continue
+		}
+		keys := top()
+		if name, ok := t.(string); ok && key && keys != nil {
+			if keys[name] {
+				return name
+			}
+			keys[name], key = true, false
+			continue
+		}
+		key = keys != nil
+	}
 }
 
 func (c config) text(names ...string) string {
@@ -123,17 +212,6 @@ func (c config) text(names ...string) string {
 		}
 	}
 	return ""
-}
-
-// number returns the first of the fields that is a whole number from 1 to 2^40; 0
-// where none is.
-func (c config) number(names ...string) int64 {
-	for _, n := range names {
-		if v, ok := c.fields[n].(float64); ok && v >= 1 && v <= 1<<40 && v == math.Trunc(v) {
-			return int64(v)
-		}
-	}
-	return 0
 }
 
 // quantisation names the format of pre-quantised weights.
@@ -213,62 +291,4 @@ func dtypeWord(word string) string {
 		return "F32"
 	}
 	return ""
-}
-
-// estimate reckons the parameters of a decoder from the sizes in its config; 0 where
-// they do not say enough.
-func (c config) estimate() int64 {
-	h := c.number("hidden_size", "n_embd", "d_model", "dim")
-	layers := c.number("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-	vocab := c.number("vocab_size")
-	if h == 0 || layers == 0 || vocab == 0 {
-		return 0
-	}
-	heads := c.number("num_attention_heads", "n_head", "n_heads")
-	kv := c.number("num_key_value_heads", "multi_query_group_num")
-	width := c.number("head_dim")
-	if heads == 0 {
-		heads = 1
-	}
-	if kv == 0 || kv > heads {
-		kv = heads
-	}
-	if width == 0 {
-		width = h / heads
-	}
-	fh := float64(h)
-	attention := fh*float64(heads)*float64(width)*2 + fh*float64(kv)*float64(width)*2
-	// Newer models have three matrices in a layer (gate, up, down), older ones two.
-	inner, matrices := float64(c.number("intermediate_size", "ffn_hidden_size")), 3.0
-	if inner == 0 {
-		inner, matrices = 4*fh, 2
-		if n := c.number("n_inner"); n > 0 {
-			inner = float64(n)
-		}
-	}
-	mlp := matrices * fh * inner
-	if c.experts > 1 {
-		each := float64(c.number("moe_intermediate_size", "expert_ffn_hidden_size"))
-		if each == 0 {
-			each = inner
-		}
-		shared := float64(c.number("n_shared_experts", "moe_num_shared_experts")) * each
-		if n := c.number("shared_expert_intermediate_size"); n > 0 {
-			shared = float64(n)
-		}
-		mlp = 3*fh*(each*float64(c.experts)+shared) + fh*float64(c.experts)
-	}
-	embeddings := float64(vocab) * fh
-	if tied, ok := c.fields["tie_word_embeddings"].(bool); (!ok || !tied) && matrices == 3 {
-		embeddings *= 2
-	}
-	// Older ones also learn the positions.
-	if matrices == 2 {
-		embeddings += float64(c.number("n_positions", "max_position_embeddings")) * fh
-	}
-	total := embeddings + float64(layers)*(attention+mlp)
-	if total > 1e15 {
-		return 0
-	}
-	return int64(total)
 }

@@ -1,14 +1,17 @@
 // Package modelsize tells how many parameters a model has and how many bytes its
 // weights take on disk, from the headers of its files: no tensor is read, and the
-// network is never asked. It imports nothing of ours.
+// network is never asked.
 package modelsize
 
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"sparkrun/internal/treefs"
 )
 
 // Size is what is known of a model's weights.
@@ -39,6 +42,21 @@ type Size struct {
 	From string `json:"from"`
 	// Path is the folder or file that was read; "" where only the name was.
 	Path string `json:"path,omitempty"`
+	// Arch is the shape of the model and Parts what its parameters are, where its files
+	// say so.
+	Arch  Arch  `json:"arch,omitzero"`
+	Parts Parts `json:"parts,omitzero"`
+	// TensorBytes is what the tensors take, headers left out: what a copy of them in
+	// memory takes; 0 is not known. It does not count a stored output layer that the
+	// config ties to the embedding.
+	TensorBytes int64 `json:"tensor_bytes,omitempty"`
+	// Notes are sentences about what could not be read, each naming its file.
+	Notes []string `json:"notes,omitempty"`
+	// Missing says which files of the weights are not there; Fault what is wrong with
+	// config.json, so that a training cannot load it. Both are among Notes too, and ""
+	// where there is nothing to say.
+	Missing string `json:"missing,omitempty"`
+	Fault   string `json:"fault,omitempty"`
 }
 
 // ErrUnknown is wrapped by the errors of models of which nothing is on disk and whose
@@ -50,6 +68,12 @@ var errNoWeights = errors.New("no weights in the folder")
 
 // Place is where the training looks for models.
 type Place struct {
+	// Root is the machine that it runs on, or a recorded tree of one: every path is one
+	// of its own, and no link or .. leads out of it. The zero value is this machine.
+	Root treefs.Root
+	// NoFolders says that the training does not see the folders of Root, as inside a
+	// container: then the caches and the name tell.
+	NoFolders bool
 	// Dir is the folder that relative paths start from; "" is the working folder.
 	Dir string
 	// Getenv reads the training's environment; nil is our own.
@@ -59,7 +83,8 @@ type Place struct {
 // Read returns the size of the model in a local folder or file, or of the one of that
 // name in the Hugging Face cache (HF_HUB_CACHE, HF_HOME, ~/.cache/huggingface). A size
 // in the name counts only where nothing is on disk. Weights that are torn or not what
-// they say are an error, and so is a model of which nothing is known (ErrUnknown).
+// they say are an error, and so is a model of which nothing is known (ErrUnknown; then
+// Notes, Missing and Fault still say what is wrong with the files that there are).
 func Read(path string) (Size, error) { return Place{}.Read(path) }
 
 // Read is the function of the same name for a training that runs elsewhere or with
@@ -80,16 +105,24 @@ func (p Place) read(name string, bases int) (Size, error) {
 	if !filepath.IsAbs(local) {
 		local = filepath.Join(p.Dir, local)
 	}
-	info, err := os.Stat(local)
+	var info os.FileInfo
+	err := fs.ErrNotExist
+	if !p.NoFolders {
+		info, err = p.Root.Stat(local)
+	}
 	folder := local
 	switch {
+	case p.NoFolders:
+		folder = p.cached(name)
 	case err == nil && !info.IsDir():
-		return readFile(local, info)
+		return p.readFile(local, info)
 	case err != nil:
 		folder = p.cached(name)
 	}
+	var there Size // what is to be said of a folder that tells no size
 	if folder != "" {
-		s, base, err := readFolder(folder)
+		s, base, err := p.readFolder(folder)
+		there = Size{Notes: s.Notes, Missing: s.Missing, Fault: s.Fault}
 		switch {
 		case err == nil && base != "" && bases > 0 && base != name:
 			s, err = p.read(base, bases-1)
@@ -105,24 +138,36 @@ func (p Place) read(name string, bases int) (Size, error) {
 		}
 	}
 	if s, ok := p.sibling(name); ok {
-		return s, nil
+		return there.under(s), nil
 	}
 	params, active := sizeInName(name)
-	if params == 0 {
-		return Size{}, fmt.Errorf("%w: %s is not on this machine, and its name says no size", ErrUnknown, name)
+	switch {
+	case params > 0:
+		return there.under(Size{Params: params, ActiveParams: active, Quantised: quantisedInName(name), From: "guessed from its name"}), nil
+	case len(there.Notes) > 0:
+		return there, fmt.Errorf("%w: %s", ErrUnknown, strings.Join(there.Notes, "; "))
+	case folder != "":
+		return there, fmt.Errorf("%w: the folder %s holds neither weights nor a config.json that tells a size", ErrUnknown, folder)
 	}
-	return Size{Params: params, ActiveParams: active, Quantised: quantisedInName(name), From: "guessed from its name"}, nil
+	return Size{}, fmt.Errorf("%w: %s is not on this machine, and its name says no size", ErrUnknown, name)
+}
+
+// under puts what is to be said of a folder to a size that something else tells.
+func (s Size) under(other Size) Size {
+	other.Notes = append(s.Notes, other.Notes...)
+	other.Missing, other.Fault = s.Missing, s.Fault
+	return other
 }
 
 // readFile reads one file of weights.
-func readFile(path string, info os.FileInfo) (Size, error) {
+func (p Place) readFile(path string, info os.FileInfo) (Size, error) {
 	if !info.Mode().IsRegular() {
 		return Size{}, fmt.Errorf("%s is no regular file", path)
 	}
 	switch strings.ToLower(filepath.Ext(path)) {
 	case ".safetensors":
 		var c count
-		if err := c.file(path); err != nil {
+		if err := c.file(p, path); err != nil {
 			return Size{}, err
 		}
 		return c.size(config{}, filepath.Dir(path)), nil

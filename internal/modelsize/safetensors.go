@@ -13,7 +13,12 @@ import (
 
 // maxHeader bounds the header of one file. The format allows 100 MB; the largest ones
 // in use have a few.
-const maxHeader = 32 << 20
+const (
+	maxHeader = 32 << 20
+	// maxHeaders bounds those of one model together: a mixture of half a million tensors
+	// has some 80 MB.
+	maxHeaders = 128 << 20
+)
 
 // bitsOf is the width of each type of the format.
 var bitsOf = map[string]int64{
@@ -43,20 +48,24 @@ func (e entry) elements() (int64, bool) {
 
 // count sums up the tensors of all files of a model.
 type count struct {
-	files  []tensor
-	bytes  int64
-	params map[string]int64
+	files []tensor
+	bytes int64
+	// headers is what was read so far.
+	headers uint64
+	params  map[string]int64
 }
 
 // tensor is an entry that has been checked.
 type tensor struct {
 	name, dtype string
 	n           int64
+	dims        int
+	bytes       int64
 }
 
 // file reads the header of one file and proves that its tensors are there.
-func (c *count) file(path string) error {
-	f, err := openRegular(path)
+func (c *count) file(p Place, path string) error {
+	f, err := p.openRegular(path)
 	if err != nil {
 		return fmt.Errorf("reading weights: %w", err)
 	}
@@ -78,6 +87,9 @@ func (c *count) file(path string) error {
 		return fmt.Errorf("%s has a header of %d MiB, which is too much to be one", path, n>>20)
 	case n < 2:
 		return fmt.Errorf("%s has no header", path)
+	}
+	if c.headers += n; c.headers > maxHeaders {
+		return fmt.Errorf("the headers of the files up to %s have more than %d MiB together, which is too much to be those of one model", path, maxHeaders>>20)
 	}
 	tensors, end, err := readHeader(io.LimitReader(f, int64(n)))
 	if err != nil {
@@ -132,7 +144,7 @@ func readHeader(r io.Reader) (tensors []tensor, end int64, err error) {
 		}
 		sum += stop - begin
 		end = max(end, stop)
-		tensors = append(tensors, tensor{name, e.DType, n})
+		tensors = append(tensors, tensor{name: name, dtype: e.DType, n: n, dims: len(e.Shape), bytes: stop - begin})
 	}
 	if _, err := d.Token(); err != nil {
 		return nil, 0, fmt.Errorf("it ends too early: %w", err)
@@ -175,6 +187,7 @@ func (c *count) size(cfg config, path string) Size {
 		}
 	}
 	for _, t := range c.files {
+		s.TensorBytes += t.bytes
 		per := int64(1)
 		switch {
 		case strings.Contains(t.name, state4Bit) || beside(t.name):
@@ -221,6 +234,10 @@ func (c *count) size(cfg config, path string) Size {
 		}
 		s.Params += t.n * per
 		c.params[t.dtype] += t.n * per
+		s.Parts.add(t, t.n*per)
+		if cfg.arch.Tied && kindOf(t.name) == headPart {
+			s.TensorBytes -= t.bytes
+		}
 	}
 	for _, d := range sortedKeys(c.params) {
 		if s.DType == "" || c.params[d] > c.params[s.DType] {

@@ -227,3 +227,9 @@ func WithEnv(entry string) []Proc {
 	}
 	return out
 }
+
+// Here tells whether processes can be seen at all.
+func Here() bool {
+	_, ok := Read(os.Getpid())
+	return ok
+}

@@ -6,7 +6,8 @@ package sample
 
 import (
 	"bytes"
-	"encoding/json"
+	"fmt"
+	"math"
 	"strconv"
 	"time"
 )
@@ -31,20 +32,21 @@ func (n Num) Or(def float64) float64 {
 
 // CSV writes the number with at most prec decimals, or nothing when unknown.
 // Trailing zeros are dropped.
-func (n Num) CSV(prec int) string {
+func (n Num) CSV(prec int) string { return string(n.appendCSV(nil, prec)) }
+
+func (n Num) appendCSV(b []byte, prec int) []byte {
 	if !n.OK {
-		return ""
+		return b
 	}
-	s := strconv.FormatFloat(n.V, 'f', prec, 64)
+	if n.V == math.Trunc(n.V) && math.Abs(n.V) < 1<<53 && (n.V != 0 || !math.Signbit(n.V)) {
+		return strconv.AppendInt(b, int64(n.V), 10)
+	}
+	b = strconv.AppendFloat(b, n.V, 'f', prec, 64)
 	if prec > 0 {
-		for s[len(s)-1] == '0' {
-			s = s[:len(s)-1]
-		}
-		if s[len(s)-1] == '.' {
-			s = s[:len(s)-1]
-		}
+		b = bytes.TrimRight(b, "0")
+		b = bytes.TrimSuffix(b, []byte("."))
 	}
-	return s
+	return b
 }
 
 // MarshalJSON writes null for an unknown number.
@@ -52,7 +54,15 @@ func (n Num) MarshalJSON() ([]byte, error) {
 	if !n.OK {
 		return []byte("null"), nil
 	}
-	return json.Marshal(n.V)
+	if math.IsNaN(n.V) || math.IsInf(n.V, 0) {
+		return nil, fmt.Errorf("a reading of %v has no form in JSON", n.V)
+	}
+	// There are dozens of them in each reading: this is json.Marshal without its detours.
+	format := byte('f')
+	if a := math.Abs(n.V); a != 0 && (a < 1e-6 || a >= 1e21) {
+		format = 'e'
+	}
+	return strconv.AppendFloat(make([]byte, 0, 24), n.V, format, -1, 64), nil
 }
 
 // UnmarshalJSON reads null as unknown.
@@ -61,10 +71,11 @@ func (n *Num) UnmarshalJSON(b []byte) error {
 		*n = Num{}
 		return nil
 	}
-	if err := json.Unmarshal(b, &n.V); err != nil {
-		return err
+	v, err := strconv.ParseFloat(string(b), 64)
+	if err != nil {
+		return fmt.Errorf("%.40q is no number: %w", b, err)
 	}
-	n.OK = true
+	*n = Known(v)
 	return nil
 }
 
@@ -114,10 +125,43 @@ type GPU struct {
 	NVMeC    Num `json:"temp_nvme_c"`
 	PowerSys Num `json:"power_sys_w"`
 
+	// Zones are all thermal zones that count, Chips the temperatures of other chips
+	// (drives, network cards), Powers what a power driver says, each in a fixed order;
+	// nil means unknown.
+	Zones  []Temperature `json:"zones,omitempty"`
+	Chips  []Temperature `json:"chips,omitempty"`
+	Powers []Power       `json:"powers,omitempty"`
+	// CapSoCW and CapSysW are the power firmware's present caps of the SoC (pl1) and of
+	// the whole machine (syspl1); EnergySoCJ is the SoC's energy counter.
+	CapSoCW    Num `json:"power_cap_pl1_w"`
+	CapSysW    Num `json:"power_cap_sys_w"`
+	EnergySoCJ Num `json:"energy_soc_j"`
+	// CPUMHz is the mean clock of all processors.
+	CPUMHz Num `json:"cpu_mhz"`
+	// Fallback says that the readings are nvidia-smi's, since NVML could not be loaded.
+	Fallback bool `json:"fallback,omitempty"`
+
 	// Processes lists GPU memory per process; nil means unknown.
 	Processes []GPUProcess `json:"processes"`
 	// Failed names readings that failed this time, with the reason.
 	Failed map[string]string `json:"failed,omitempty"`
+}
+
+// Temperature is one sensor.
+type Temperature struct {
+	// Name is the zone or chip (thermal_zone3, nvme), Label what it says of the sensor.
+	Name  string `json:"name"`
+	Label string `json:"label,omitempty"`
+	C     Num    `json:"c"`
+	// CritC is the temperature at which the machine turns itself off.
+	CritC Num `json:"crit_c"`
+}
+
+// Power is one channel of a power driver.
+type Power struct {
+	Label string `json:"label"`
+	W     Num    `json:"w"`
+	CapW  Num    `json:"cap_w"`
 }
 
 // GPUProcess is one process that holds GPU memory.
@@ -185,51 +229,25 @@ type Sample struct {
 	CgroupKiB       Num
 	VMOOMKill       Num
 	Load1           Num
+	// CPUBusyPct is the share of all processors' time that was not idle since the last
+	// row, PSICPUSome10 and PSIIOFull10 the pressure averages over 10 s.
+	CPUBusyPct   Num
+	PSICPUSome10 Num
+	PSIIOFull10  Num
+	// TreeCPUS is the CPU time of the training's tree in seconds, TreeReadB and
+	// TreeWriteB what it read and wrote (storage and pipes, as /proc/PID/io counts),
+	// TreeNetB what its network namespace moved; all so far, never falling.
+	TreeCPUS   Num
+	TreeReadB  Num
+	TreeWriteB Num
+	TreeNetB   Num
+	// SwapInPages and SwapOutPages count since boot.
+	SwapInPages  Num
+	SwapOutPages Num
+	// Tokens are those trained on in this attempt so far.
+	Tokens Num
 	// Missed counts ticks that could not be taken on time since the last row.
 	Missed int
-}
-
-// Row returns the telemetry.csv cells in the order of Header.
-func (s *Sample) Row() []string {
-	reasons := ""
-	if s.ReasonBits.OK {
-		reasons = "0x" + strconv.FormatUint(uint64(s.ReasonBits.V), 16)
-	}
-	attempt := ""
-	if s.Attempt > 0 {
-		attempt = strconv.Itoa(s.Attempt)
-	}
-	return []string{
-		s.T.Format("2006-01-02T15:04:05.000Z07:00"),
-		strconv.FormatFloat(s.Mono.Seconds(), 'f', 3, 64),
-		attempt,
-		s.Step.CSV(0), s.StepTimeS.CSV(3),
-		s.TempC.CSV(1), s.ZoneMaxC.CSV(1), s.NVMeC.CSV(1),
-		s.PowerW.CSV(2), s.PowerSys.CSV(2),
-		s.ClockSMMHz.CSV(0), s.ClockMemMHz.CSV(0), s.UtilPct.CSV(0), s.PState.CSV(0),
-		reasons,
-		s.CtrSWPowerNS.CSV(0), s.CtrSWThermalNS.CSV(0), s.CtrHWThermalNS.CSV(0), s.CtrHWPowerNS.CSV(0),
-		s.EnergyJ.CSV(3),
-		s.MemAvailableKiB.CSV(0), s.MemFreeKiB.CSV(0), s.CachedKiB.CSV(0), s.ShmemKiB.CSV(0), s.SwapFreeKiB.CSV(0),
-		s.PSIMemSome10.CSV(2), s.PSIMemFull10.CSV(2),
-		s.TreeRSSKiB.CSV(0), s.TreeProcs.CSV(0), s.GPUTreeMiB.CSV(0), s.GPUOtherMiB.CSV(0),
-		s.CgroupKiB.CSV(0), s.VMOOMKill.CSV(0), s.Load1.CSV(2),
-		strconv.Itoa(s.Missed),
-	}
-}
-
-// Header names the columns of telemetry.csv and blackbox.csv, schema
-// sparkrun.telemetry/1. New columns are only ever added at the end.
-var Header = []string{
-	"t", "mono_s", "attempt", "step", "step_time_s",
-	"temp_gpu_c", "temp_zone_max_c", "temp_nvme_c",
-	"power_gpu_w", "power_sys_w",
-	"clock_sm_mhz", "clock_mem_mhz", "util_gpu_pct", "pstate", "reasons_hex",
-	"ctr_swpower_ns", "ctr_swthermal_ns", "ctr_hwthermal_ns", "ctr_hwpower_ns", "energy_j",
-	"mem_available_kib", "mem_free_kib", "cached_kib", "shmem_kib", "swap_free_kib",
-	"psi_mem_some10", "psi_mem_full10",
-	"tree_rss_kib", "tree_procs", "gpu_tree_mib", "gpu_other_mib",
-	"cgroup_current_kib", "vm_oom_kill", "load1", "missed",
 }
 
 // KernelLine is one record of the kernel log.

@@ -47,8 +47,12 @@ const (
 	levelWarning
 )
 
-// cause tells whether a clue of role other is one that can stand alone.
-func (c *clue) soft() bool { return c.p != nil && c.p.Soft }
+// soft tells that a clue of role other gives way to what else may explain the death.
+func (c *clue) soft() bool { return c.p != nil && (c.p.Soft || c.p.Raised && c.Exception == "") }
+
+// environment tells that the clue names what is wrong with the installation or the
+// machine.
+func (c *clue) environment() bool { return c.role == roleOther && c.p != nil && c.p.Cause != "" }
 
 // read reads the final burst.
 func (t *Table) read(o *Output) reading {
@@ -296,6 +300,9 @@ func (r *reading) judgeFatal(t *Table, f *clue, clues []clue, o *Output) {
 // a C tool printed, or stands before a full traceback of the same rank.
 func (r *reading) excused(f, c *clue, clues []clue) bool {
 	if c.seq < f.seq {
+		if c.environment() && f.level <= levelMention && !f.p.Soft {
+			return true // whoever can run out of memory afterwards has survived that
+		}
 		return f.level == levelStrong && (c.Stream == f.Stream || !f.p.Bare)
 	}
 	if c.Chain == "cause" || c.Cleanup {
@@ -332,6 +339,10 @@ func (r *reading) judgeRest(t *Table, clues []clue) bool {
 	var sign, cause, plain, soft, after, weakVeto *clue
 	for i := range clues {
 		c := &clues[i]
+		if cause != nil && c.continues(cause) {
+			cause = c
+			continue
+		}
 		switch {
 		case c.role == roleVeto && c.p.Scope == "weak" && sign == nil && weakVeto == nil:
 			weakVeto = c
@@ -381,6 +392,13 @@ func (r *reading) judgeRest(t *Table, clues []clue) bool {
 		return false
 	}
 	return true
+}
+
+// continues tells that the line belongs to the message of exception e, which only wraps
+// another one: "the compiler failed:", and below it why.
+func (c *clue) continues(e *clue) bool {
+	const apart = 4 // lines that a message takes before it comes to the point
+	return c.environment() && !c.Traceback && e.p == nil && e.Stream == c.Stream && c.seq-e.seq <= apart
 }
 
 // other records a cause that is not memory.

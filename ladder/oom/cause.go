@@ -28,7 +28,7 @@ var gpuKinds = []string{"cuda-allocator", "cuda-driver", "hip", "xpu", "unified-
 func (d *decision) cause(word string) string {
 	v := &d.v
 	if v.Answer == NotOOM {
-		return ""
+		return d.otherCause()
 	}
 	if v.Answer == OOM && (d.ev.TrainingFinished || d.ev.Output.Finished) {
 		return causeAfterTraining
@@ -74,6 +74,18 @@ func (d *decision) cause(word string) string {
 		case shmem > anon && shmem > 1<<30:
 			return causeDriverMemory
 		}
+	}
+	return ""
+}
+
+// otherCause tells apart deaths of one reason that are not for memory, where the line
+// that decided does.
+func (d *decision) otherCause() string {
+	if d.text.state != other || d.text.hit == nil || d.v.Reason != d.text.reason {
+		return ""
+	}
+	if p := d.t.classify(d.text.hit).p; p != nil {
+		return p.Cause
 	}
 	return ""
 }

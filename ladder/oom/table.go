@@ -80,6 +80,8 @@ type pattern struct {
 	// Kill marks reports of a kill: a death by SIGKILL confirms them.
 	Kill bool `yaml:"kill"`
 	Soft bool `yaml:"soft"`
+	// Raised makes an other soft in a line that is no exception.
+	Raised bool `yaml:"raised"`
 	// Vague marks words that an install which does not fit prints too.
 	Vague bool `yaml:"vague"`
 	// Cleanup marks a weak sign that is no cause when something stands before it.
@@ -156,6 +158,8 @@ type choice struct {
 	Causes []string `yaml:"causes"`
 	When   string   `yaml:"when"`
 	Phase  Phase    `yaml:"phase"`
+	// NoCause leaves out verdicts whose cause is known: those have something better.
+	NoCause bool `yaml:"no_cause"`
 }
 
 type adviceEntry struct {
@@ -490,6 +494,7 @@ func (c *choice) check() error {
 func (c *choice) applies(v *Verdict, word string) bool {
 	return (len(c.Kinds) == 0 || slices.Contains(c.Kinds, word) || v.Reason != "" && slices.Contains(c.Kinds, v.Reason)) &&
 		(len(c.Causes) == 0 || slices.Contains(c.Causes, v.Cause)) &&
+		(!c.NoCause || v.Cause == "") &&
 		(c.Phase == "" || c.Phase == v.Phase) &&
 		(c.When == "" || conditions[c.When](v.Sizes))
 }

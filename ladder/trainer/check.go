@@ -200,11 +200,11 @@ func (c *checker) spec(name string, k knobSpec) {
 	if !validName(name) {
 		c.wrong(path, "knob name %q: use lower case letters, digits and _", name)
 	}
-	if len(k.Names)+len(k.Keys)+len(k.Calls)+len(k.FallbackCalls)+len(k.FlagNames) == 0 && k.Default == "" {
+	if len(k.Names)+len(k.Keys)+len(k.Calls)+len(k.FallbackCalls)+len(k.FlagNames)+len(k.Defaults) == 0 && k.Default == "" {
 		c.wrong(path, "knob %s has no names", name)
 	}
-	if !slices.Contains([]string{"int", "float", "bool", "str"}, k.Kind) {
-		c.wrong(append(path, "kind"), "knob %s has kind %q, but must be int, float, bool or str", name, k.Kind)
+	if !slices.Contains([]string{"int", "float", "bool", "str", "list"}, k.Kind) {
+		c.wrong(append(path, "kind"), "knob %s has kind %q, but must be int, float, bool, str or list", name, k.Kind)
 	} else if k.Default != "" {
 		if _, err := parseValue(k.Kind, k.Default); err != nil {
 			c.wrong(append(path, "default"), "knob %s: default: %v", name, err)
@@ -232,10 +232,24 @@ func (c *checker) spec(name string, k knobSpec) {
 	}
 	for i, d := range k.Defaults {
 		at := append(path, "defaults", index(i))
-		c.condition(at, "defaults", d.When)
+		if len(d.When) > 0 || len(d.Text) == 0 && d.Since == "" {
+			c.condition(at, "defaults", d.When)
+		}
+		if d.Since != "" && d.Package == "" && c.p.Package == "" {
+			c.wrong(at, "knob %s: since needs the package whose version it tells of", name)
+		}
 		if _, err := parseValue(k.Kind, d.Value); err != nil {
 			c.wrong(at, "knob %s: defaults: %v", name, err)
 		}
+	}
+	for i, r := range k.SetBy {
+		at := append(path, "set_by", index(i))
+		if _, err := parseValue(k.Kind, r.Value); err != nil || r.Call == "" || r.Value == "" {
+			c.wrong(at, "knob %s: set_by needs a call and a value of kind %s", name, k.Kind)
+		}
+	}
+	if k.Positional && k.Kind != "str" {
+		c.wrong(append(path, "positional"), "knob %s: a bare word is of kind str", name)
 	}
 	for i, v := range k.Void {
 		c.when(append(path, "void", index(i)), "void", v)

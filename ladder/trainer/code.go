@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"sparkrun/ladder/trainer/pyread"
+	"sparkrun/internal/pyread"
 )
 
 // written finds the value of a knob in the script's code. why says that the code
@@ -23,6 +23,9 @@ func (c *command) written(spec knobSpec, f *found) (value, where string, ok bool
 		for _, k := range c.consts {
 			if k.Keyword != keyword || !k.Is(name) {
 				continue
+			}
+			if spec.Kind == "list" && len(k.Items) > 0 {
+				k.Literal, k.Value, k.ValueLine = true, strings.Join(k.Items, ","), k.Line
 			}
 			if !k.Literal || k.Value == "None" {
 				f.computed = true

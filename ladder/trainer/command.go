@@ -9,15 +9,18 @@ import (
 	"slices"
 	"strings"
 
+	"sparkrun/internal/edit"
 	"sparkrun/internal/job"
-	"sparkrun/ladder/trainer/edit"
+	"sparkrun/internal/pyread"
+	"sparkrun/internal/treefs"
 	"sparkrun/ladder/trainer/place"
-	"sparkrun/ladder/trainer/pyread"
 )
 
 // command is a command line as far as it is understood: where the trainer
 // stands in it, which profile fits, and every setting found.
 type command struct {
+	// root is the machine that the command is looked at on.
+	root  treefs.Root
 	place *place.Place
 	// words are the trainer's own, args the index of its first argument behind
 	// subcommands.
@@ -77,7 +80,7 @@ type around struct {
 
 // inspect reads a command line.
 func (s *Set) inspect(words []string, a around) *command {
-	c := &command{place: s.places.Find(words, a.dir, a.env), files: a.files, read: map[string]string{}}
+	c := &command{root: s.root, place: s.places.FindUnder(s.root, words, a.dir, a.env), files: a.files, read: map[string]string{}}
 	c.words, c.args = c.place.Words, min(c.place.Args, len(c.place.Words))
 	if !c.place.Seen() {
 		return c
@@ -87,7 +90,7 @@ func (s *Set) inspect(words []string, a around) *command {
 		python = c.place.Interpreter(a.env)
 	}
 	c.python = python
-	c.text, c.file = source(c.place, python)
+	c.text, c.file = source(c.root, c.place, python)
 	c.saw(c.file, []byte(c.text))
 	if why := c.place.Rewritten(s.places, c.file, false); c.file != "" && why != "" {
 		c.place.Unsure = fmt.Sprintf("%s is not certain: %s", c.scriptName(), why)
@@ -128,7 +131,7 @@ func (s *Set) inspect(words []string, a around) *command {
 	}
 	c.env = a.env
 	s.joinEnv(c)
-	c.version = place.InstalledVersion(python, c.prof.Package)
+	c.version = place.InstalledVersion(c.root, python, c.prof.Package)
 	c.world = c.worldSize()
 	return c
 }
@@ -249,7 +252,7 @@ func (c *command) ownProcs() int64 {
 		n, err := parseInt(around[name])
 		switch {
 		case err != nil || n < 1:
-		case len(p.EnvIf) == 0 || slices.ContainsFunc(p.EnvIf, func(v string) bool { on, _ := parseBool(around[v]); return on }):
+		case len(p.EnvIf) == 0 || slices.ContainsFunc(p.EnvIf, func(v string) bool { on, _ := edit.AsBool(around[v]); return on }):
 			return n
 		default:
 			return 1 // on a machine with one device it starts no others

@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"sparkrun/internal/edit"
 	"sparkrun/internal/job"
-	"sparkrun/ladder/trainer/edit"
 )
 
 // Companions returns the changes that must go with others, each with its reason: the
@@ -235,7 +235,7 @@ func (w *writer) launcherFile(micro, accum string, hasAccum bool) error {
 	if !ok {
 		return nil // it lies inside a container; what is in it is not known
 	}
-	data, err := w.c.files.read(path)
+	data, err := w.c.readFile(path)
 	if err != nil {
 		return nil //nolint:nilerr // the launcher will say it
 	}
@@ -326,7 +326,7 @@ func (w *writer) deepSpeedFile(typed, micro, accum string) (word string, err err
 	if !ok {
 		return "", fmt.Errorf("the DeepSpeed file %s may fix the batch, and it lies where it cannot be read", typed)
 	}
-	data, err := w.c.files.read(path)
+	data, err := w.c.readFile(path)
 	if err != nil {
 		return "", fmt.Errorf("the DeepSpeed file may fix the batch: reading %s: %w", typed, err)
 	}

@@ -4,8 +4,8 @@
 // this package holds what they have in common.
 //
 // The parts of the work lie in packages of their own: where in a command the trainer
-// stands (place), changes in copies of config files (edit), constants in a script
-// (pyread), the Python shim (shim), checkpoints (checkpoint) and progress (progress).
+// stands (place), changes in copies of config files (internal/edit), constants in a script
+// (internal/pyread), the Python shim (shim), checkpoints (checkpoint) and progress (progress).
 //
 //	Understand: words -> place -> profile -> mentions, documents, constants -> knobs -> Job
 //	Rewrite:    Job + changes -> edits of words and copies, clamps -> words -> read again

@@ -4,14 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 
 	"sparkrun/configs"
-	"sparkrun/ladder/trainer/edit"
+	"sparkrun/internal/edit"
 )
 
 // document is a config file of the trainer. It is only ever read; changes are made
@@ -29,23 +28,33 @@ type document struct {
 	companion bool
 }
 
-// files reads files of this machine, with those that do not exist yet on top.
+// files are texts of files that do not exist yet, by path.
 type files map[string][]byte
 
-func (f files) read(path string) ([]byte, error) {
-	if data, ok := f[path]; ok {
+// readFile reads a file of the command, with those that do not exist yet on top.
+func (c *command) readFile(path string) ([]byte, error) {
+	if data, ok := c.files[path]; ok {
 		return data, nil
 	}
-	return configs.ReadFile(path)
+	at, err := c.root.For(path).Path(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return configs.ReadFile(at)
 }
 
-func (f files) exists(path string) bool {
-	if _, ok := f[path]; ok {
+// there tells that the command has such a file.
+func (c *command) there(path string) bool {
+	if _, ok := c.files[path]; ok {
 		return true
 	}
-	info, err := os.Stat(path)
+	info, err := c.root.For(path).Stat(path)
 	return err == nil && !info.IsDir()
 }
+
+// head returns up to n bytes from the start of a regular file of the command, nothing if
+// it cannot be read.
+func (c *command) head(path string, n int64) []byte { return c.root.For(path).Head(path, n) }
 
 // open reads the document. The error is a sentence about the file.
 func (d *document) open(c *command) error {
@@ -63,7 +72,7 @@ func (d *document) open(c *command) error {
 		path, d.typed = c.named(d.typed, path, d.form.Folders)
 	}
 	d.path = path
-	data, err := c.files.read(path)
+	data, err := c.readFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("reading %s: %w", d.typed, fs.ErrNotExist)
 	}
@@ -86,7 +95,7 @@ func (c *command) named(typed, path string, folders []string) (file, as string) 
 	beside := filepath.Dir(c.scriptFile())
 	for _, dir := range folders {
 		for _, ext := range []string{".json", ".jsonc", ".yaml", ".yml", ".toml"} {
-			if try := filepath.Join(beside, dir, typed+ext); c.files.exists(try) {
+			if try := filepath.Join(beside, dir, typed+ext); c.there(try) {
 				return try, c.typedAs(try)
 			}
 		}
@@ -136,6 +145,17 @@ func (d *document) get(key string) (edit.Entry, bool) {
 		}
 	}
 	return found, ok
+}
+
+// items are the values of the list at a path, joined by commas.
+func (d *document) items(path string) string {
+	var items []string
+	for _, e := range d.doc.Entries() {
+		if rest, ok := strings.CutPrefix(e.Path, path+"["); ok && e.Kind == edit.Scalar && strings.IndexByte(rest, ']') == len(rest)-1 {
+			items = append(items, e.Value)
+		}
+	}
+	return strings.Join(items, ",")
 }
 
 // at returns the path of a key inside the document.
@@ -351,7 +371,7 @@ func (c *command) readArgsFile() {
 	if !c.proven || !mentions(c.text, []string{"HfArgumentParser("}) || c.file == "" {
 		return
 	}
-	data := readHead(strings.TrimSuffix(c.file, filepath.Ext(c.file))+".args", edit.MaxSize)
+	data := c.head(strings.TrimSuffix(c.file, filepath.Ext(c.file))+".args", edit.MaxSize)
 	if data == nil {
 		return
 	}

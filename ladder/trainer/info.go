@@ -39,7 +39,9 @@ type KnobInfo struct {
 func (s *Set) Profiles() []Info {
 	out := make([]Info, 0, len(s.profiles))
 	for _, name := range s.Names() {
-		out = append(out, s.profile(name).info())
+		if p := s.profile(name); p != nil {
+			out = append(out, p.info())
+		}
 	}
 	return out
 }

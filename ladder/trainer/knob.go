@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"sparkrun/internal/edit"
 	"sparkrun/internal/job"
-	"sparkrun/ladder/trainer/edit"
 	"sparkrun/ladder/trainer/place"
 )
 
@@ -64,6 +64,7 @@ func (k *knobs) get(name string) (f found, ok bool, why string) {
 	}
 	k.memo[name] = &result{} // a formula that leads back here finds nothing
 	f, ok, why = k.read(name)
+	f, ok, why = k.otherwiseSet(name, f, ok, why)
 	if spec := k.c.prof.Knobs[name]; ok && spec.AllProcesses {
 		f, ok, why = k.shareOf(f)
 	}
@@ -143,7 +144,7 @@ func (k *knobs) read(name string) (f found, ok bool, why string) {
 	if len(spec.Names)+len(spec.Keys)+len(spec.Calls)+len(spec.FlagNames) == 0 {
 		f.value, f.origin, f.where = spec.Default, job.FromDefault, "always so in "+c.prof.Name
 		for _, d := range spec.Defaults {
-			if k.holds(d.When) {
+			if k.applies(d) {
 				f.value, f.where = d.Value, "default of "+c.prof.Name+" with these settings"
 				break
 			}
@@ -161,6 +162,12 @@ func (k *knobs) read(name string) (f found, ok bool, why string) {
 	}
 	if c.blind != "" {
 		return f, false, ""
+	}
+	if spec.Positional {
+		if w := c.bareWord(); w != "" {
+			f.value, f.origin, f.where = w, job.FromArgv, w
+			return f, true, ""
+		}
 	}
 	return k.defaultOf(name, spec, f)
 }
@@ -203,7 +210,7 @@ func (k *knobs) defaultOf(name string, spec knobSpec, f found) (found, bool, str
 		return f, false, ""
 	}
 	for _, d := range spec.Defaults {
-		if k.holds(d.When) {
+		if k.applies(d) {
 			f.value, f.origin, f.where = d.Value, job.FromDefault, "default of "+c.prof.Name+" with these settings"
 			return f, true, ""
 		}
@@ -389,6 +396,9 @@ func (c *command) spots(spec knobSpec) (spots []spot, isNull bool, why string) {
 			}
 			sh := c.shapeOf(spec, n)
 			if v, ok := m.value(sh); ok {
+				if spec.Kind == "list" {
+					v = joined(strings.Join(append([]string{v}, m.rest...), " "))
+				}
 				if _, again := words[nn]; !again {
 					order = append(order, nn)
 				}
@@ -407,6 +417,9 @@ func (c *command) spots(spec knobSpec) (spots []spot, isNull bool, why string) {
 		for _, key := range spec.keys() {
 			for _, e := range d.all(key) {
 				s := spot{doc: d, entry: e, name: c.flagOf(spec, key), value: e.Value, shape: c.shapeOf(spec, key)}
+				if e.Kind == edit.List && spec.Kind == "list" {
+					s.value = d.items(e.Path)
+				}
 				if e.Kind == edit.Null {
 					isNull = true
 				}
@@ -449,7 +462,7 @@ func (c *command) spots(spec knobSpec) (spots []spot, isNull bool, why string) {
 		spots = append(spots, inFiles...)
 	}
 	for i := range spots {
-		if s := &spots[i]; s.doc != nil && s.entry.Kind != edit.Scalar {
+		if s := &spots[i]; s.doc != nil && s.entry.Kind != edit.Scalar && !(s.entry.Kind == edit.List && spec.Kind == "list") {
 			_, where := s.origin()
 			return nil, false, fmt.Sprintf("%s: %s is %s", where, s.entry.Path, s.entry.Kind)
 		}

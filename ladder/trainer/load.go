@@ -11,19 +11,34 @@ import (
 	"sync"
 
 	"sparkrun/configs"
+	"sparkrun/internal/treefs"
 	"sparkrun/ladder/trainer/place"
 )
 
 // Set is the loaded trainer profiles.
 type Set struct {
 	// profiles are in order of trust, the user's own first.
-	profiles []*profile
+	profiles []*entry
 	places   *place.Table
+	// root is the machine that commands are looked at on; empty for this one.
+	root treefs.Root
+}
+
+// Under returns the same profiles for commands of another machine, whose recorded tree is
+// the folder root: interpreters, environments and installed packages are looked up in it,
+// and the command's own files (script, configs) too where it has them, else on this
+// machine. Nothing of the Set but Understand and what asks about a Job is made for that.
+func (s *Set) Under(root string) *Set {
+	c := *s
+	c.root = treefs.Of(root)
+	return &c
 }
 
 // Load reads the built-in profiles and then the *.yaml files of userDirs, where
 // a profile of the same name replaces the earlier one. A folder that does not
-// exist is no error. Errors name the file and line of everything that is wrong.
+// exist is no error. Errors name the file and line of everything that is wrong with the
+// user's; of the built-in ones only what a command is recognised by is read here, and
+// Whole reads the rest too.
 func Load(userDirs []string) (*Set, error) {
 	builtIn, err := fs.Glob(configs.FS, "trainers/[a-z]*.yaml")
 	if err != nil {
@@ -31,7 +46,7 @@ func Load(userDirs []string) (*Set, error) {
 	}
 	// Side by side: this is the most of what a start takes, and a training waits for it.
 	s := &Set{}
-	parsed := make([]*profile, len(builtIn))
+	parsed := make([]*entry, len(builtIn))
 	errs := make([]error, len(builtIn)+1)
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -47,17 +62,15 @@ func Load(userDirs []string) (*Set, error) {
 				errs[i] = fmt.Errorf("reading the built-in profile %s: %w", name, err)
 				return
 			}
-			var problems []error
-			parsed[i], problems = parseProfile("configs/"+name, data)
-			errs[i] = errors.Join(problems...)
+			parsed[i], errs[i] = headOf("configs/"+name, data)
 		})
 	}
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	for _, p := range parsed {
-		if err := s.put(p, false); err != nil {
+	for _, e := range parsed {
+		if err := s.put(e); err != nil {
 			return nil, err
 		}
 	}
@@ -88,30 +101,28 @@ func Load(userDirs []string) (*Set, error) {
 
 // Add puts a profile of the user's into the set: one written beside the job, for
 // instance. It replaces one of the same name. file is what its errors name.
-func (s *Set) Add(file string, data []byte) error { return s.add(file, data, true) }
-
-func (s *Set) add(file string, data []byte, user bool) error {
+func (s *Set) Add(file string, data []byte) error {
 	p, problems := parseProfile(file, data)
 	if len(problems) > 0 {
 		return errors.Join(problems...)
 	}
-	return s.put(p, user)
+	p.user = true
+	return s.put(entryOf(p))
 }
 
 // put takes a profile in.
-func (s *Set) put(p *profile, user bool) error {
-	p.user = user
+func (s *Set) put(e *entry) error {
 	for i, old := range s.profiles {
-		if old.Name != p.Name {
+		if old.Name != e.Name {
 			continue
 		}
-		if !user {
-			return fmt.Errorf("%s: the name %s is that of %s too", p.file, p.Name, old.file)
+		if !e.user {
+			return fmt.Errorf("%s: the name %s is that of %s too", e.file, e.Name, old.file)
 		}
 		s.profiles = append(s.profiles[:i:i], s.profiles[i+1:]...)
 		break
 	}
-	s.profiles = append(s.profiles, p)
+	s.profiles = append(s.profiles, e)
 	sort.Slice(s.profiles, func(i, j int) bool {
 		a, b := s.profiles[i], s.profiles[j]
 		switch {
@@ -149,7 +160,7 @@ func (s *Set) Names() []string {
 func (s *Set) profile(name string) *profile {
 	for _, p := range s.profiles {
 		if p.Name == name {
-			return p
+			return p.profile()
 		}
 	}
 	return nil

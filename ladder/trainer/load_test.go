@@ -1,10 +1,13 @@
 package trainer
 
 import (
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"sparkrun/configs"
 )
@@ -86,6 +89,9 @@ func TestProfilesLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := s.Whole(); err != nil {
+		t.Error(err)
+	}
 	entries, err := configs.FS.ReadDir("trainers")
 	if err != nil {
 		t.Fatal(err)
@@ -94,6 +100,40 @@ func TestProfilesLoad(t *testing.T) {
 		name := e.Name()[:len(e.Name())-len(filepath.Ext(e.Name()))]
 		if name[0] != '_' && !slices.Contains(s.Names(), name) {
 			t.Errorf("%s does not hold a profile of its own name", e.Name())
+		}
+	}
+}
+
+// What a built-in profile is recognised by is read without the rest of it, and says the
+// same: of the profiles a start decodes only the one that fits.
+func TestOnlyWhatFitsIsDecoded(t *testing.T) {
+	t.Parallel()
+	s := profiles(t)
+	decoded := map[string]bool{}
+	for _, e := range s.profiles {
+		whole := e.whole
+		e.whole = func() (*profile, error) {
+			decoded[e.Name] = true
+			return whole()
+		}
+	}
+	for command, want := range map[string]string{"true": "", "trl sft --model m": "trl", "python -m torchtitan.train": "torchtitan"} {
+		clear(decoded)
+		if j := understand(t, s, t.TempDir(), command); j.Profile != want {
+			t.Errorf("%s: profile %q, want %q", command, j.Profile, want)
+		}
+		delete(decoded, want)
+		if len(decoded) > 0 {
+			t.Errorf("%s: decoded too: %v", command, slices.Sorted(maps.Keys(decoded)))
+		}
+	}
+	for _, e := range s.profiles {
+		p, err := e.whole()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(head{Name: p.Name, Rank: p.Rank, Recognise: p.Recognise}, e.head, cmp.AllowUnexported(head{})); diff != "" {
+			t.Errorf("%s: the head and the whole differ:\n%s", e.file, diff)
 		}
 	}
 }

@@ -138,6 +138,8 @@ func (k *knobs) method() (set job.Setting, ok bool) {
 		return set, false
 	} else if mentions(c.text, m.LoRAText) {
 		return job.Setting{Value: "lora", Source: job.FromScript, Where: c.scriptPath()}, true
+	} else if k.trainsAll(m) {
+		return job.Setting{Value: "full", Source: job.FromDefault, Where: c.scriptPath() + " has no adapter"}, true
 	} else {
 		set.Value = m.Otherwise
 	}
@@ -216,6 +218,8 @@ func (k *knobs) fixed(name string) string {
 	}
 	f, ok, why := k.get(name)
 	switch {
+	case spec.Kind == "list":
+		return "it is a list, which is never changed"
 	case why != "":
 		return why
 	case len(f.spots) > 0:

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,7 +21,7 @@ func (c *command) missing() string {
 		if !ok {
 			return ""
 		}
-		f, err := os.Open(host)
+		f, err := c.root.For(host).Open(host)
 		if err == nil {
 			if err := f.Close(); err != nil {
 				return fmt.Sprintf("%s cannot be read: %v", p.Script, err)
@@ -36,7 +35,7 @@ func (c *command) missing() string {
 			return p.Script + ": no such file"
 		}
 		for _, m := range p.Mounts {
-			if _, err := os.Stat(m.Host); errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(host+"/", m.Host+"/") {
+			if _, err := c.root.For(m.Host).Stat(m.Host); errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(host+"/", m.Host+"/") {
 				return fmt.Sprintf("%s, which the container is to see as %s, is not there", m.Host, m.Inside)
 			}
 		}

@@ -198,7 +198,7 @@ func (s *Set) Inside(j job.Job, argv, env []string) ([]string, error) {
 	if j.Container == nil || j.Unsure != "" || len(env) == 0 {
 		return argv, nil
 	}
-	p := s.places.Find(argv, j.Dir, nil)
+	p := s.places.FindUnder(s.root, argv, j.Dir, nil)
 	if p.Container == nil || p.Unsure != "" {
 		return argv, nil
 	}

@@ -13,30 +13,30 @@ import (
 // args, and is false where none fits.
 func (s *Set) recognise(c *command) bool {
 	rest := c.words[c.args:]
-	signs := []func(*profile) (fits bool, subcommand int){
-		func(p *profile) (bool, int) {
+	signs := []func(*entry) (fits bool, subcommand int){
+		func(p *entry) (bool, int) {
 			r := p.Recognise
 			if c.place.Program == "" || !slices.Contains(r.Programs, filepath.Base(c.place.Program)) {
 				return false, 0
 			}
 			return followed(rest, r.Subcommands)
 		},
-		func(p *profile) (bool, int) {
+		func(p *entry) (bool, int) {
 			r := p.Recognise
 			if c.place.Module == "" || !slices.Contains(r.Modules, c.place.Module) {
 				return false, 0
 			}
 			return followed(rest, r.ModuleSubcommands)
 		},
-		func(p *profile) (bool, int) {
+		func(p *entry) (bool, int) {
 			return c.script() != "" && slices.ContainsFunc(p.Recognise.Scripts, func(name string) bool {
 				return name == filepath.Base(c.script()) || strings.Contains(name, "/") &&
 					strings.HasSuffix("/"+filepath.ToSlash(filepath.Clean(c.script())), "/"+strings.TrimPrefix(name, "/"))
 			}), 0
 		},
-		func(p *profile) (bool, int) { return c.keysFit(p), 0 },
-		func(p *profile) (bool, int) { return mentions(c.text, p.Recognise.Text), 0 },
-		func(p *profile) (bool, int) {
+		func(p *entry) (bool, int) { return c.keysFit(p), 0 },
+		func(p *entry) (bool, int) { return mentions(c.text, p.Recognise.Text), 0 },
+		func(p *entry) (bool, int) {
 			for _, w := range rest {
 				name, _, _ := strings.Cut(w, "=")
 				if strings.HasPrefix(name, "--") && containsName(p.Recognise.Flags, name[2:]) {
@@ -47,9 +47,13 @@ func (s *Set) recognise(c *command) bool {
 		},
 	}
 	for i, fits := range signs {
-		for _, p := range s.profiles {
-			ok, skip := fits(p)
-			if !ok || i >= 2 && !c.keysAllow(p) {
+		for _, e := range s.profiles {
+			ok, skip := fits(e)
+			if !ok || i >= 2 && !c.keysAllow(e) {
+				continue
+			}
+			p := e.profile()
+			if p == nil {
 				continue
 			}
 			c.prof, c.style = p, p.Parser.Style
@@ -102,7 +106,7 @@ func followed(words, subcommands []string) (bool, int) {
 }
 
 // keysFit recognises a profile by the keys in the config file that it would read.
-func (c *command) keysFit(p *profile) bool {
+func (c *command) keysFit(p *entry) bool {
 	r := p.Recognise
 	if len(r.ConfigKeys) == 0 || len(r.Programs)+len(r.Modules)+len(r.Scripts)+len(r.Text)+len(r.Flags) > 0 {
 		return false
@@ -114,14 +118,18 @@ func (c *command) keysFit(p *profile) bool {
 }
 
 // keysAllow says whether a profile that demands keys in the config finds them.
-func (c *command) keysAllow(p *profile) bool {
+func (c *command) keysAllow(p *entry) bool {
 	if len(p.Recognise.ConfigKeys) == 0 {
 		return true
 	}
 	return c.keysIn(p)
 }
 
-func (c *command) keysIn(p *profile) bool {
+func (c *command) keysIn(e *entry) bool {
+	p := e.profile()
+	if p == nil {
+		return false
+	}
 	probe := *c
 	probe.prof = p
 	for _, form := range p.Config {
@@ -154,8 +162,12 @@ func (s *Set) byDeclarations(text string) *profile {
 	has := func(name string) bool { _, ok := decl[normalise(name)]; return ok }
 	var best *profile
 	most := 0
-	for _, p := range s.profiles {
-		if !slices.ContainsFunc(p.Recognise.Flags, has) {
+	for _, e := range s.profiles {
+		if !slices.ContainsFunc(e.Recognise.Flags, has) {
+			continue
+		}
+		p := e.profile()
+		if p == nil {
 			continue
 		}
 		if p.user {

@@ -9,8 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"sparkrun/internal/edit"
 	"sparkrun/internal/job"
-	"sparkrun/ladder/trainer/edit"
+	"sparkrun/internal/treefs"
 	"sparkrun/ladder/trainer/place"
 	"sparkrun/ladder/trainer/shim"
 )
@@ -213,6 +214,19 @@ func (w *writer) shimPlan(env *[]string) ([]place.Mount, *shim.Plan, error) {
 	return mounts, plan, nil
 }
 
+// restsOnAsked says whether a knob's default is another one with other settings, and one
+// of those was asked to change: the rank of an adapter where the method becomes LoRA.
+func (w *writer) restsOnAsked(name string) bool {
+	for _, d := range w.c.prof.Knobs[name].Defaults {
+		for other := range d.When {
+			if _, asked := w.asked[other]; asked {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // prove reads the new command and demands exactly the settings that were asked for.
 func (s *Set) prove(w *writer, out Rewrite) error {
 	over := files{}
@@ -248,6 +262,8 @@ func (s *Set) prove(w *writer, out Rewrite) error {
 			}
 		} else if was.formula && w.k.follows(name) {
 			continue
+		} else if w.restsOnAsked(name) && now.origin == job.FromDefault && (!wasKnown || was.origin == job.FromDefault) {
+			continue // the trainer's default with the new settings, written nowhere
 		}
 		if isKnown != known || now.value != want && !sameValue(w.c.prof.Knobs[name].Kind, now.value, want) {
 			if why != "" {
@@ -397,7 +413,7 @@ func (w *writer) clamp(ch Change) error {
 	}
 	c.To = ch.To
 	if kindOf(ch.Knob) == "bool" {
-		if on, ok := parseBool(ch.To); ok {
+		if on, ok := edit.AsBool(ch.To); ok {
 			c.To = strings.ToLower(spell("", "bool", fmt.Sprint(on)))
 		}
 	}
@@ -485,7 +501,7 @@ func (w *writer) taken(r resumeSpec) error {
 	if r.Value != "latest" {
 		return nil
 	}
-	named := strings.TrimSpace(string(readHead(filepath.Join(dir, "latest"), 4<<10)))
+	named := strings.TrimSpace(string(treefs.Root("").Head(filepath.Join(dir, "latest"), 4<<10)))
 	if named != filepath.Base(w.rq.Resume) {
 		return fmt.Errorf("the trainer takes the step that the file latest names (%q), which is not %s", named, filepath.Base(w.rq.Resume))
 	}

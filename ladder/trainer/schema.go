@@ -151,7 +151,8 @@ type knobSpec struct {
 	Keys  []string          `yaml:"keys"`
 	Since map[string]string `yaml:"since"`
 	Until map[string]string `yaml:"until"`
-	// Kind is int, float, bool or str.
+	// Kind is int, float, bool, str or list: several words, which are shown joined by
+	// commas and never turned.
 	Kind    string `yaml:"kind"`
 	Default string `yaml:"default"`
 	// Defaults replace it: the first whose condition holds.
@@ -176,6 +177,13 @@ type knobSpec struct {
 	FallbackCalls []string `yaml:"fallback_calls"`
 	// DefaultCalls are those of them for which Default holds; all without it.
 	DefaultCalls []string `yaml:"default_calls"`
+	// SetBy are other calls that decide it: gradient checkpointing is on where the model
+	// was told so, whatever the trainer's arguments say. What switches nothing on, such as
+	// a keyword that is False, decides nothing.
+	SetBy []setRule `yaml:"set_by"`
+	// Positional says that the first bare word behind the subcommand is it, where no flag
+	// is.
+	Positional bool `yaml:"positional"`
 	// All says that every spelling that is there must be set, and all of Names where
 	// none is.
 	All bool `yaml:"all"`
@@ -225,9 +233,23 @@ type rowsRule struct {
 	Say  string            `yaml:"say"`
 }
 
+// defaultRule is a default under conditions, all of which must hold.
 type defaultRule struct {
-	When  map[string]string `yaml:"when"`
-	Value string            `yaml:"value"`
+	When map[string]string `yaml:"when"`
+	// Text are words of which the script must have one.
+	Text []string `yaml:"text"`
+	// Since is the least version, of Package or else of the profile's own; it must be known.
+	Since   string `yaml:"since"`
+	Package string `yaml:"package"`
+	Value   string `yaml:"value"`
+}
+
+// setRule is a call in a script that decides a knob whatever its own setting says: by its
+// keyword, and without that by Value.
+type setRule struct {
+	Call    string `yaml:"call"`
+	Keyword string `yaml:"keyword"`
+	Value   string `yaml:"value"`
 }
 
 type familyRule struct {
@@ -262,14 +284,19 @@ type truncationSpec struct {
 
 type methodSpec struct {
 	// Scripts tell the method by the script's base name, or the subcommand. The rest
-	// is asked in the order full_when, quantised_when, lora_when, lora_text, otherwise.
+	// is asked in the order full_when, quantised_when, lora_when, lora_text, full_text,
+	// otherwise.
 	Scripts map[string]string `yaml:"scripts"`
 	// Recipes tell it by a bare word of the command.
 	Recipes       map[string]string   `yaml:"recipes"`
 	QuantisedWhen []map[string]string `yaml:"quantised_when"`
 	LoRAWhen      []map[string]string `yaml:"lora_when"`
 	// LoRAText are words of a script that say LoRA.
-	LoRAText  []string            `yaml:"lora_text"`
+	LoRAText []string `yaml:"lora_text"`
+	// FullText are words of a script that loads and trains the model itself: with one of
+	// them, and nowhere one of DoubtText (in any case), it trains all weights.
+	FullText  []string            `yaml:"full_text"`
+	DoubtText []string            `yaml:"doubt_text"`
 	FullWhen  []map[string]string `yaml:"full_when"`
 	Otherwise string              `yaml:"otherwise"`
 	ToLoRA    map[string]string   `yaml:"to_lora"`

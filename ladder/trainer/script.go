@@ -2,13 +2,12 @@ package trainer
 
 import (
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 
+	"sparkrun/internal/treefs"
 	"sparkrun/ladder/trainer/place"
 )
 
@@ -18,7 +17,7 @@ const scriptHead = 200 << 10
 
 // source returns the beginning of the trainer's Python source, where it can be
 // found without asking Python, and the path of that file on this machine.
-func source(p *place.Place, interpreter string) (text, file string) {
+func source(root treefs.Root, p *place.Place, interpreter string) (text, file string) {
 	var files []string
 	switch {
 	case p.Script != "":
@@ -31,17 +30,17 @@ func source(p *place.Place, interpreter string) (text, file string) {
 		if p.Dir != "" {
 			folders = append(folders, p.Dir)
 		}
-		for _, dir := range append(folders, place.SitePackages(interpreter)...) {
+		for _, dir := range append(folders, place.SitePackages(root, interpreter)...) {
 			files = append(files, filepath.Join(dir, rel+".py"), filepath.Join(dir, rel, "__main__.py"))
 		}
 	case strings.Contains(p.Program, "/"):
 		// A program with a shebang of Python is a script.
-		if file, ok := p.HostPath(p.Program); ok && pythonShebang(file) {
+		if file, ok := p.HostPath(p.Program); ok && pythonShebang(root, file) {
 			files = append(files, file)
 		}
 	}
 	for _, file := range files {
-		if head := readHead(file, scriptHead); head != nil {
+		if head := root.For(file).Head(file, scriptHead); head != nil {
 			return string(head), file
 		}
 	}
@@ -49,28 +48,9 @@ func source(p *place.Place, interpreter string) (text, file string) {
 }
 
 // pythonShebang says whether the first line of a file names Python.
-func pythonShebang(file string) bool {
-	line, _, _ := strings.Cut(string(readHead(file, 1024)), "\n")
+func pythonShebang(root treefs.Root, file string) bool {
+	line, _, _ := strings.Cut(string(root.For(file).Head(file, 1024)), "\n")
 	return strings.HasPrefix(line, "#!") && strings.Contains(line, "python")
-}
-
-// readHead returns up to n bytes from the start of a regular file, nothing if it
-// cannot be read.
-func readHead(path string, n int64) []byte {
-	info, err := os.Stat(path)
-	if err != nil || !info.Mode().IsRegular() {
-		return nil
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, n))
-	if err != nil {
-		return nil
-	}
-	return data
 }
 
 // declaration is what a script's text says of one of its flags.
@@ -251,7 +231,7 @@ func (c *command) readConstants() {
 		host, ok := c.place.HostPath(w)
 		text := ""
 		if ok {
-			text = string(readHead(host, scriptHead))
+			text = string(c.head(host, scriptHead))
 		}
 		if text == "" {
 			c.blind = w + " cannot be read"

@@ -3,6 +3,8 @@ package trainer
 import (
 	"regexp"
 	"strings"
+
+	"sparkrun/internal/edit"
 )
 
 // mention is one place in the trainer's own words that gives a setting.
@@ -21,6 +23,8 @@ type mention struct {
 	// inline is set where the value stands in the same word, behind sep.
 	inline bool
 	sep    string
+	// rest are the words behind next that are no flags: more items of a list.
+	rest []string
 	// negated is set for --no_name, --no-name and --noname.
 	negated bool
 }
@@ -176,6 +180,12 @@ func (a *arguments) readFlags(words []string, from int) []mention {
 			m.next, m.hasNext = value, true
 		} else if a.style != "configurator" && i+1 < len(words) && !strings.HasPrefix(words[i+1], "--") {
 			m.next, m.hasNext = words[i+1], true
+			for _, w := range words[i+2:] {
+				if strings.HasPrefix(w, "-") {
+					break
+				}
+				m.rest = append(m.rest, w)
+			}
 		}
 		found = append(found, m)
 	}
@@ -244,7 +254,7 @@ func (m *mention) takesNext(sh shape) bool {
 	case takesValue:
 		return true
 	case mayValue, loose:
-		_, ok := parseBool(m.next)
+		_, ok := edit.AsBool(m.next)
 		return ok && !m.negated
 	}
 	return false
@@ -255,7 +265,7 @@ func spell(style, kind, value string) string {
 	if kind != "bool" {
 		return value
 	}
-	on, ok := parseBool(value)
+	on, ok := edit.AsBool(value)
 	if !ok {
 		return value
 	}

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"sparkrun/internal/edit"
 	"sparkrun/internal/job"
 	"sparkrun/ladder/trainer/shim"
 )
@@ -109,7 +110,7 @@ func (s *Set) Learn(j job.Job, r shim.Record) job.Job {
 	}
 	if _, known := j.Knobs[job.Method]; !known {
 		if set, ok := j.Knobs[job.LoadIn4Bit]; ok {
-			if on, _ := parseBool(set.Value); on {
+			if on, _ := edit.AsBool(set.Value); on {
 				j.Knobs[job.Method] = job.Setting{Value: "qlora", Source: job.FromScript, Where: set.Where}
 			}
 		}

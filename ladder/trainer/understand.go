@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"sparkrun/internal/edit"
 	"sparkrun/internal/job"
 	"sparkrun/ladder/trainer/place"
 	"sparkrun/ladder/trainer/shim"
@@ -18,6 +19,7 @@ var named = []job.Knob{
 	job.SeqLen, job.Packing, job.MicroBatch, job.Accumulation, job.EvalBatch, job.LoadIn4Bit, job.OutputDir,
 	job.NumWorkers, job.LearningRate, job.GlobalBatch, job.DType, job.ResumeFrom, job.TruncPolicy, job.MaxSteps,
 	job.SaveSteps, job.GradCkpt, job.Optimizer, job.Epochs, job.Model,
+	job.Attention, job.LoRARank, job.LoRATargets,
 }
 
 // Understand returns what sparkrun makes of a command: argv as typed, its
@@ -54,6 +56,9 @@ func (s *Set) understand(argv []string, dir string, env map[string]string, user 
 		Unsure:      p.Unsure,
 		Opaque:      p.Opaque,
 		ShimRefused: p.ShimRefused,
+		Env:         p.Set,
+		EnvUnset:    append(slices.Clone(p.Unset), p.Unclear...),
+		EnvCleared:  p.Cleared,
 		Resume:      job.Resume{How: "never", Why: "no trainer profile fits, so how to ask for it is not known"},
 		Knobs:       job.Knobs{},
 		Notes:       slices.Clone(p.Notes),
@@ -71,11 +76,48 @@ func (s *Set) understand(argv []string, dir string, env map[string]string, user 
 	if c.prof != nil {
 		c.fill(&j)
 	}
+	j.Objective = c.objective()
 	if err := c.fillUser(&j, user); err != nil {
 		return job.Job{}, err
 	}
 	j.Notes = append(j.Notes, c.remarks(&j)...)
+	if over == nil {
+		j.Inner = s.inner(c, dir, env, user, maxScripts)
+	}
 	return j, nil
+}
+
+// maxScripts is how many scripts that start one another are followed.
+const maxScripts = 4
+
+// inner understands the command that a shell script starts, nil where the command is no
+// script, or one whose text tells too little.
+func (s *Set) inner(c *command, dir string, env map[string]string, user map[string]string, deep int) *job.Job {
+	p := c.place
+	file, ok := p.HostPath(p.ShellFile)
+	if p.ShellFile == "" || !ok || deep == 0 {
+		return nil
+	}
+	head := c.head(file, scriptHead)
+	text := string(head)
+	for name := range user {
+		// Nobody fills in placeholders of ours in a script.
+		text = strings.ReplaceAll(text, "{"+name+"}", "{{"+name+"}}")
+	}
+	argv, ok := p.Reading(text)
+	if len(head) == 0 || len(head) == scriptHead || !ok {
+		return nil
+	}
+	j, err := s.understand(argv, dir, env, user, files{})
+	if err != nil || j.Unsure != "" {
+		return nil
+	}
+	if j.Opaque != "" {
+		again := s.inspect(argv, around{dir: dir, env: env})
+		return s.inner(again, dir, env, user, deep-1)
+	}
+	j.From = p.ShellFile
+	return &j
 }
 
 // trainerAt is the index in argv of the trainer's own first word: its script, module
@@ -146,6 +188,7 @@ func (c *command) fill(j *job.Job) {
 	if m, ok := k.method(); ok {
 		j.Knobs[job.Method] = m
 	}
+	j.Memory = k.memory()
 	if _, ok := j.Knobs[job.SeqLen]; ok {
 		j.LongRows = k.longRows()
 	}
@@ -207,7 +250,7 @@ func (c *command) fillUser(j *job.Job, user map[string]string) error {
 			}
 			value = strconv.FormatInt(n, 10)
 		case job.LoadIn4Bit, job.Packing:
-			if _, ok := parseBool(value); !ok {
+			if _, ok := edit.AsBool(value); !ok {
 				return fmt.Errorf("--knob %s=%s: it must be true or false", name, value)
 			}
 		case job.LoRALR, job.LearningRate:
@@ -246,7 +289,7 @@ func (c *command) fillUser(j *job.Job, user map[string]string) error {
 	}
 	if _, ok := j.Knobs[job.Method]; !ok {
 		if s, ok := j.Knobs[job.LoadIn4Bit]; ok && s.Source == job.FromUser {
-			if on, _ := parseBool(s.Value); on {
+			if on, _ := edit.AsBool(s.Value); on {
 				j.Knobs[job.Method] = job.Setting{Value: "qlora", Source: job.FromUser, Where: s.Where}
 			}
 		}
@@ -328,8 +371,8 @@ func (c *command) installed(name string) string {
 		return ""
 	}
 	name = strings.ReplaceAll(name, "{subcommand}", c.subcommand)
-	for _, dir := range place.SitePackages(c.python) {
-		if head := readHead(filepath.Join(dir, filepath.FromSlash(name)), scriptHead); head != nil {
+	for _, dir := range place.SitePackages(c.root, c.python) {
+		if head := c.root.Head(filepath.Join(dir, filepath.FromSlash(name)), scriptHead); head != nil {
 			return string(head)
 		}
 	}

@@ -26,7 +26,7 @@ func TestUnderstandFindsTheTrainer(t *testing.T) {
 		{argv: "env -u X -C /tmp A=1 B=2 python3 -um mod.train --max_length 10", at: 9, script: "mod.train", profile: "hf-trainer"},
 		{argv: "nohup nice -n10 ionice -c2 -n 7 timeout -k 5 --signal=TERM 10h stdbuf -oL python -W ignore -Ou train.py --seq_len 2", at: 18, script: "train.py", profile: "argparse"},
 		{argv: "taskset -c 0-3 numactl --cpunodebind=0 -m 0 trl sft --packing", at: 7, profile: "trl"},
-		{argv: "/opt/x/bin/trl grpo --max_length 3", at: 0, profile: "hf-trainer"},
+		{argv: "/opt/x/bin/trl grpo --max_length 3", at: 0, profile: "trl"},
 		{argv: "python -m llamafactory.cli train x.yaml", at: 2, script: "llamafactory.cli", profile: "llama-factory"},
 		{argv: "llamafactory-cli export x.yaml", at: 0, note: "no trainer profile"},
 		{argv: "nice --bogus python train.py", at: 0, note: "option --bogus of nice"},

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"sparkrun/internal/edit"
 )
 
 // parseValue reads a setting as Python would and returns it in one spelling:
@@ -22,13 +24,29 @@ func parseValue(kind, text string) (string, error) {
 		}
 		return strings.TrimSpace(text), nil
 	case "bool":
-		b, ok := parseBool(text)
+		b, ok := edit.AsBool(text)
 		if !ok {
 			return "", fmt.Errorf("%q is neither true nor false", text)
 		}
 		return strconv.FormatBool(b), nil
+	case "list":
+		return joined(text), nil
 	}
 	return text, nil
+}
+
+// joined writes a list as its items with commas between them. It takes what parsers
+// take: a,b and "a b" and ['a', 'b'].
+func joined(text string) string {
+	text = strings.TrimSpace(text)
+	if n := len(text); n > 1 && strings.Contains("[] ()", text[:1]+text[n-1:]) {
+		text = text[1 : n-1]
+	}
+	items := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t\n,", r) })
+	for i, item := range items {
+		items[i] = strings.Trim(item, `'"`)
+	}
+	return strings.Join(items, ",")
 }
 
 // parseInt follows int() of Python: a sign, and single underscores between
@@ -45,17 +63,6 @@ func parseInt(text string) (int64, error) {
 		return 0, fmt.Errorf("%q is not a whole number", text)
 	}
 	return n, nil
-}
-
-// parseBool takes the words that HfArgumentParser and YAML take.
-func parseBool(text string) (value, ok bool) {
-	switch strings.ToLower(strings.TrimSpace(text)) {
-	case "true", "t", "yes", "y", "on", "1":
-		return true, true
-	case "false", "f", "no", "n", "off", "0":
-		return false, true
-	}
-	return false, false
 }
 
 // validName says whether a knob may be called so: it becomes part of an

@@ -25,6 +25,8 @@ type scriptWords struct {
 	SelfShrinks []string `yaml:"self_shrinks"`
 	InBatch     []string `yaml:"in_batch"`
 	InBatchWhy  string   `yaml:"in_batch_why"`
+	// Objectives are what a training is for, those that need most memory first.
+	Objectives []objectiveWords `yaml:"objectives"`
 }
 
 // inScripts is that table. It is part of the binary, and a test reads it.

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sparkrun/internal/edit"
 	"sparkrun/internal/job"
-	"sparkrun/ladder/trainer/edit"
 )
 
 // set gives a knob of the profile a value, by the trainer's own override where
@@ -113,7 +113,7 @@ func allowed(choices []string, kind, value string) bool {
 func (w *writer) put(s *spot, f found, spec knobSpec, value string) error {
 	if n, err := parseInt(s.value); err == nil && spec.Kind == "bool" && n > 1 {
 		// A size that is also the switch.
-		if on, ok := parseBool(value); !ok || on {
+		if on, ok := edit.AsBool(value); !ok || on {
 			return fmt.Errorf("cannot set %s: it is a number there (%s)", s.name, s.value)
 		}
 		spec.Kind, value = "int", "0"
@@ -211,7 +211,7 @@ func (w *writer) putFlag(s *spot, spec knobSpec, value string) error {
 		w.done.add(Changed{LayerArgv, m.typed, was, ""}, "%s (removed)", old)
 	}
 	value = spell(w.c.style, spec.Kind, value)
-	on, isBool := parseBool(value)
+	on, isBool := edit.AsBool(value)
 	bare := !taken && !m.inline
 	switch {
 	case value == "null":
@@ -277,7 +277,7 @@ func (w *writer) addFlag(name string, sh shape, spec knobSpec, value, was string
 	}
 	value = spell(w.c.style, spec.Kind, value)
 	if sh == toggle || sh == loose || sh == dual {
-		on, ok := parseBool(value)
+		on, ok := edit.AsBool(value)
 		switch {
 		case !ok:
 			return fmt.Errorf("cannot set %s to %s", flag, value)

@@ -1,25 +1,38 @@
 // Package host reads the sensors of the machine itself: temperatures from
-// /sys/class/thermal and from /sys/class/hwmon, and the power of the whole
-// machine where a driver gives it. Both trees are read, since either alone
-// misses something: on a Spark the zones are the hottest figures there are and
-// the drive's temperature is in hwmon only.
+// /sys/class/thermal and from /sys/class/hwmon, the power firmware's channels
+// where its driver is loaded (see sampler/spbm), and the clocks of the
+// processors. Both trees of temperatures are read, since either alone misses
+// something: on a Spark the zones are the hottest figures there are and the
+// drive's temperature is in hwmon only.
+//
+// Every file has a deadline of its own, since a read may hang for as long as the
+// device behind it likes: a drive that is being reset, a network card whose
+// firmware is gone. A file that hangs costs its own reading and no other.
 package host
 
 import (
-	"bytes"
-	"os"
-	"path/filepath"
+	"fmt"
 	"slices"
-	"strconv"
+	"time"
 
+	"sparkrun/internal/clock"
 	"sparkrun/internal/sample"
+	"sparkrun/sampler/spbm"
 )
+
+// Source is the name of all this in sample.GPU.Failed, alone for the whole and
+// with "/" and the sensor's name for one.
+const Source = "host"
 
 // The names of the readings, as in telemetry.csv.
 const (
-	zoneMax  = "temp_zone_max_c"
-	nvme     = "temp_nvme_c"
-	powerSys = "power_sys_w"
+	zoneMax   = "temp_zone_max_c"
+	nvme      = "temp_nvme_c"
+	powerSys  = "power_sys_w"
+	cpuMHz    = "cpu_mhz"
+	capSoC    = "power_cap_pl1_w"
+	capSys    = "power_cap_sys_w"
+	energySys = "energy_soc_j"
 )
 
 // rescan is after how many readings a machine that lacks something is looked
@@ -27,169 +40,182 @@ const (
 const rescan = 60
 
 // rescanLost is after how many readings something that was there and no longer
-// answers is looked for.
+// answers is looked for, or what was missed for want of time.
 const rescanLost = 10
 
-// Sensors knows where a machine's sensors are. It belongs to one goroutine:
-// a read of sysfs may block for as long as the device behind it likes.
+// Sensors knows where a machine's sensors are. It belongs to one goroutine.
 type Sensors struct {
 	root  string
+	pool  *pool
 	reads int
-	// scanned is the count of reads at the last scan.
+	// scanned is the count of reads at the last scan; missed is set if something
+	// took too long in it.
 	scanned int
+	missed  bool
 
-	// zones hold the files of the best kind of temperature there is.
-	zones, nvme []string
-	sysPower    string
+	// zones hold the best kind of temperature there is, chips the others.
+	zones, chips []temperature
+	// nvme are those of chips that are a drive's own temperature.
+	nvme   []*sensor
+	powers []power
+	// hasSys tells that the power of the whole machine is among them.
+	hasSys bool
+	energy []energy
+	cpus   clocks
+	// all is everything that is read at every reading but the clocks.
+	all []*sensor
+
+	// known holds every sensor by its name, wanted the names of the last scan.
+	known    map[string]*sensor
+	wanted   map[string]bool
+	counters map[string]*spbm.Counter
 }
 
 // Find looks for the sensors under root ("/" for this machine).
 func Find(root string) *Sensors {
-	s := &Sensors{root: root}
+	s := newSensors(root)
 	s.scan()
 	return s
 }
 
+func newSensors(root string) *Sensors {
+	return &Sensors{root: root, pool: newPool(), known: make(map[string]*sensor), counters: make(map[string]*spbm.Counter)}
+}
+
 // Absent names the readings this machine does not have.
 func (s *Sensors) Absent() []string {
+	limited := func(label string) bool {
+		return slices.ContainsFunc(s.powers, func(p power) bool { return p.label == label && p.cap != nil })
+	}
 	var names []string
-	if len(s.nvme) == 0 {
-		names = append(names, nvme)
+	for _, r := range []struct {
+		name string
+		have bool
+	}{
+		{cpuMHz, s.cpus.there},
+		{energySys, len(s.energy) > 0},
+		{capSoC, limited(spbm.PL1)},
+		{capSys, limited(spbm.SysPL1)},
+		{powerSys, s.hasSys},
+		{nvme, len(s.nvme) > 0},
+		{zoneMax, len(s.zones) > 0},
+	} {
+		if !r.have {
+			names = append(names, r.name)
+		}
 	}
-	if len(s.zones) == 0 {
-		names = append(names, zoneMax)
-	}
-	if s.sysPower == "" {
-		names = append(names, powerSys)
-	}
-	slices.Sort(names)
 	return names
 }
 
-// Read fills the host readings of g. A file that has vanished or makes no sense
-// leaves its reading unknown.
+// Read fills the host readings of g, within about a second whatever hangs. A
+// file that has vanished or makes no sense leaves its reading unknown; one that
+// hangs is named in g.Failed as well.
 func (s *Sensors) Read(g *sample.GPU) {
 	s.reads++
 	if s.reads >= s.scanned+rescan && len(s.Absent()) > 0 {
 		s.scan()
 	}
-	g.ZoneMaxC = hottest(s.zones)
-	g.NVMeC = hottest(s.nvme)
-	g.PowerSys = watts(s.sysPower)
-	lost := !g.ZoneMaxC.OK && len(s.zones) > 0 || !g.NVMeC.OK && len(s.nvme) > 0 || !g.PowerSys.OK && s.sysPower != ""
-	if lost && s.reads >= s.scanned+rescanLost {
+	now := time.Now()
+	s.pool.read(s.all)
+	if s.cpus.due(now) {
+		g.CPUMHz = s.cpus.read(s.pool, now)
+	}
+	g.Zones, g.ZoneMaxC = temperatures(s.zones)
+	g.Chips, _ = temperatures(s.chips)
+	for _, in := range s.nvme {
+		g.NVMeC = higher(g.NVMeC, celsius(in))
+	}
+	s.readPowers(g)
+	s.blame(g, now)
+	lost := !g.ZoneMaxC.OK && len(s.zones) > 0 || !g.NVMeC.OK && len(s.nvme) > 0 || !g.PowerSys.OK && s.hasSys
+	if (lost || s.missed) && s.reads >= s.scanned+rescanLost {
 		s.scan()
 	}
 }
 
-// cpuChips are the hwmon drivers of processors, for machines without zones.
-var cpuChips = []string{"acpitz", "coretemp", "k10temp", "zenpower", "cpu_thermal", "soc_thermal", "scpi_sensors"}
-
-func (s *Sensors) scan() {
-	s.scanned = s.reads
-	var acpi, other, chips []string
-	for _, dir := range s.glob("sys/class/thermal/thermal_zone*") {
-		temp := filepath.Join(dir, "temp")
-		if _, ok := celsius(temp); !ok {
-			continue
+func (s *Sensors) readPowers(g *sample.GPU) {
+	if len(s.powers) > 0 {
+		g.Powers = make([]sample.Power, 0, len(s.powers))
+	}
+	for _, p := range s.powers {
+		out := sample.Power{Label: p.label}
+		if p.in.ok {
+			out.W = spbm.Watts(p.in.value)
 		}
-		// On a Spark all seven zones are of this type; elsewhere zones also
-		// describe batteries and radios.
-		if word(filepath.Join(dir, "type")) == "acpitz" {
-			acpi = append(acpi, temp)
-		} else {
-			other = append(other, temp)
+		if p.cap != nil && p.cap.ok {
+			out.CapW = spbm.Cap(p.cap.value)
+		}
+		if p.label == spbm.SysTotal {
+			g.PowerSys = out.W
+		}
+		g.Powers = append(g.Powers, out)
+	}
+	g.CapSoCW, g.CapSysW = spbm.Caps(g.Powers)
+	for _, e := range s.energy {
+		if e.in.ok {
+			g.EnergySoCJ = e.count.Joules(e.in.value, clock.Boottime())
 		}
 	}
-	s.nvme, s.sysPower = nil, ""
-	for _, dir := range s.glob("sys/class/hwmon/hwmon*") {
-		switch name := word(filepath.Join(dir, "name")); {
-		case name == "nvme":
-			// temp1 is the composite temperature; the others are single
-			// sensors of the drive.
-			if temp := filepath.Join(dir, "temp1_input"); readable(temp) {
-				s.nvme = append(s.nvme, temp)
+}
+
+// many is from how many sensors on trouble is the host's and no longer theirs: when
+// all of sysfs hangs, one sentence says more than a hundred.
+const many = 6
+
+// blame names the sensors that hang.
+func (s *Sensors) blame(g *sample.GPU, now time.Time) {
+	var failed map[string]string
+	for _, list := range [][]*sensor{s.all, s.cpus.in} {
+		for _, in := range list {
+			if in.ok {
+				continue
 			}
-		case name == "spbm":
-			if p := labelled(dir, "power", "sys_total"); p != "" && s.sysPower == "" {
-				s.sysPower = p
+			if why := s.pool.trouble(in, now); why != "" {
+				if failed == nil {
+					failed = make(map[string]string)
+				}
+				failed[in.name] = why
 			}
-		case slices.Contains(cpuChips, name):
-			inputs, _ := filepath.Glob(filepath.Join(dir, "temp*_input"))
-			chips = append(chips, inputs...)
 		}
 	}
-	s.zones = acpi
-	for _, next := range [][]string{other, chips} {
-		if len(s.zones) == 0 {
-			s.zones = next
-		}
+	if len(failed) >= many {
+		failed = map[string]string{Source: fmt.Sprintf("%d sensors do not answer", len(failed))}
 	}
+	g.Failed = failed
 }
 
-func (s *Sensors) glob(pattern string) []string {
-	// The only error is a bad pattern.
-	dirs, _ := filepath.Glob(filepath.Join(s.root, pattern))
-	return dirs
-}
-
-// labelled finds the input whose label is want. The number in the file name
-// says nothing: it moves between boots and versions.
-func labelled(dir, kind, want string) string {
-	labels, _ := filepath.Glob(filepath.Join(dir, kind+"*_label"))
-	for _, l := range labels {
-		if word(l) == want {
-			return l[:len(l)-len("label")] + "input"
-		}
+func temperatures(from []temperature) (to []sample.Temperature, hottest sample.Num) {
+	if len(from) == 0 {
+		return nil, hottest
 	}
-	return ""
-}
-
-func hottest(files []string) sample.Num {
-	var max sample.Num
-	for _, f := range files {
-		if c, ok := celsius(f); ok && (!max.OK || c > max.V) {
-			max = sample.Known(c)
-		}
+	to = make([]sample.Temperature, len(from))
+	for i, t := range from {
+		c := celsius(t.in)
+		to[i] = sample.Temperature{Name: t.name, Label: t.label, C: c, CritC: t.crit}
+		hottest = higher(hottest, c)
 	}
-	return max
+	return to, hottest
 }
 
-// celsius reads millidegrees. Zones of firmware that has no sensor answer with
-// absurd values, often absolute zero.
-func celsius(file string) (float64, bool) {
-	n, ok := integer(file)
-	if !ok || n < -40_000 || n > 150_000 {
-		return 0, false
+func higher(a, b sample.Num) sample.Num {
+	if b.OK && (!a.OK || b.V > a.V) {
+		return b
 	}
-	return float64(n) / 1000, true
+	return a
 }
 
-// watts reads microwatts. All ones in 32 bits is the driver's "no value".
-func watts(file string) sample.Num {
-	if file == "" {
+func celsius(in *sensor) sample.Num {
+	if !in.ok {
 		return sample.Num{}
 	}
-	n, ok := integer(file)
-	if !ok || n < 0 || n >= 0xFFFFFFFF {
+	return millidegrees(in.value)
+}
+
+// millidegrees drops what is no temperature. Zones of firmware that has no
+// sensor answer with absurd values, often absolute zero.
+func millidegrees(n int64) sample.Num {
+	if n < -40_000 || n > 150_000 {
 		return sample.Num{}
 	}
-	return sample.Known(float64(n) / 1e6)
-}
-
-func readable(file string) bool { _, ok := celsius(file); return ok }
-
-func integer(file string) (int64, bool) {
-	n, err := strconv.ParseInt(word(file), 10, 64)
-	return n, err == nil
-}
-
-// word reads a small file and returns it without the white space around it;
-// empty when it cannot be read.
-func word(file string) string {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return ""
-	}
-	return string(bytes.TrimSpace(b))
+	return sample.Known(float64(n) / 1000)
 }

@@ -30,6 +30,9 @@ func put(t *testing.T, root, name, text string) {
 	}
 }
 
+// bare are the readings that only a power firmware's driver or cpufreq gives.
+var bare = []string{cpuMHz, energySys, capSoC, capSys}
+
 func TestReadings(t *testing.T) {
 	t.Parallel()
 	unknown := sample.Num{}
@@ -49,7 +52,7 @@ func TestReadings(t *testing.T) {
 				"hwmon/hwmon3/name": "spbm", "hwmon/hwmon3/power2_label": "gpu", "hwmon/hwmon3/power2_input": "103000000",
 				"hwmon/hwmon3/power10_label": "sys_total", "hwmon/hwmon3/power10_input": "168500000",
 			},
-			sample.Known(86.4), sample.Known(61.85), sample.Known(168.5), nil,
+			sample.Known(86.4), sample.Known(61.85), sample.Known(168.5), bare,
 		},
 		"the drive does not hide the zones": {
 			map[string]string{
@@ -57,7 +60,7 @@ func TestReadings(t *testing.T) {
 				"hwmon/hwmon1/name": "nvme", "hwmon/hwmon1/temp1_input": "40000",
 			},
 			sample.Known(55), sample.Known(40), unknown,
-			[]string{powerSys},
+			slices.Concat(bare, []string{powerSys}),
 		},
 		"firmware zones before others": {
 			map[string]string{
@@ -65,7 +68,7 @@ func TestReadings(t *testing.T) {
 				"thermal/thermal_zone1/type": "acpitz", "thermal/thermal_zone1/temp": "50000",
 			},
 			sample.Known(50), unknown, unknown,
-			[]string{powerSys, nvme},
+			slices.Concat(bare, []string{powerSys, nvme}),
 		},
 		"a dead firmware zone does not hide others": {
 			map[string]string{
@@ -73,23 +76,23 @@ func TestReadings(t *testing.T) {
 				"thermal/thermal_zone1/type": "acpitz", "thermal/thermal_zone1/temp": "-274000",
 			},
 			sample.Known(61), unknown, unknown,
-			[]string{powerSys, nvme},
+			slices.Concat(bare, []string{powerSys, nvme}),
 		},
 		"no zones but a processor chip": {
 			map[string]string{
 				"hwmon/hwmon0/name": "k10temp", "hwmon/hwmon0/temp1_input": "47125", "hwmon/hwmon0/temp3_input": "49000",
 			},
 			sample.Known(49), unknown, unknown,
-			[]string{powerSys, nvme},
+			slices.Concat(bare, []string{powerSys, nvme}),
 		},
 		"spbm says it has no value": {
 			map[string]string{
 				"hwmon/hwmon3/name": "spbm", "hwmon/hwmon3/power1_label": "sys_total", "hwmon/hwmon3/power1_input": "4294967295",
 			},
 			unknown, unknown, unknown,
-			[]string{nvme, zoneMax},
+			slices.Concat(bare, []string{nvme, zoneMax}),
 		},
-		"a machine without sensors": {nil, unknown, unknown, unknown, []string{powerSys, nvme, zoneMax}},
+		"a machine without sensors": {nil, unknown, unknown, unknown, slices.Concat(bare, []string{powerSys, nvme, zoneMax})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -9,8 +9,12 @@ package nvml
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"strings"
+
+	"sparkrun/internal/sample"
 )
 
 // LibraryEnv names the environment variable that gives the absolute path of
@@ -124,3 +128,41 @@ func wholeDevice(code int) bool {
 	}
 	return false
 }
+
+// unified are words in the names of GPUs that have no memory of their own. NVML
+// does not support the question there; where it does answer, what it says is the
+// machine's memory or, on a sister chip, some other figure.
+var unified = []string{"GB10", "N1X"}
+
+// Unified reports whether a GPU of that name shares the machine's memory.
+func Unified(name string) bool {
+	for _, word := range unified {
+		if strings.Contains(name, word) {
+			return true
+		}
+	}
+	return false
+}
+
+// memoryTotal is the GPU's own memory in MiB, unknown where the figure cannot be
+// that: on a GPU known to have none, or when it is the machine's memory (in MiB,
+// 0 if unknown) to within one part in a hundred.
+func memoryTotal(name string, total, machine float64) sample.Num {
+	if Unified(name) || total <= 0 || machine > 0 && math.Abs(total-machine) <= machine/100 {
+		return sample.Num{}
+	}
+	return sample.Known(total)
+}
+
+// The highest values that can be true. NVML says "not available" in several
+// ways, among them all ones, which would be taken for a reading.
+const (
+	maxTempC    = 200
+	maxWatts    = 5000
+	maxClockMHz = 50_000
+	maxPercent  = 100
+	maxReasons  = 1 << 32
+	// Less than all ones, by which NVML says that there is no counter.
+	maxNS     = 4e18
+	maxJoules = 1e12
+)

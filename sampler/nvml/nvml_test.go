@@ -149,12 +149,59 @@ func TestPowerIsInWattsAndCountersRunWhileTheirBitIsSet(t *testing.T) {
 	}
 }
 
-func TestADiscreteGPUHasMemory(t *testing.T) {
+func TestWhatAGB10ClaimsToHaveIsNotItsMemory(t *testing.T) {
 	t.Parallel()
-	env := append(scenario(t, "at 0s memory 24576 mem 10501 count 2"), LibraryEnv+"="+fakenvml.Build(t))
+	env := append(scenario(t, "at 0s memory 8128 mem 10501 count 2"), LibraryEnv+"="+fakenvml.Build(t))
 	a := read(t, env...)
-	if a.Device.MemoryTotalMiB != sample.Known(24576) || a.GPU.ClockMemMHz != sample.Known(10501) || a.Device.Count != 2 || len(a.Device.Absent) != 0 {
+	if a.Device.MemoryTotalMiB.OK || a.GPU.ClockMemMHz != sample.Known(10501) || a.Device.Count != 2 ||
+		!slices.Equal(a.Device.Absent, []string{"memory_total_mib"}) {
 		t.Errorf("device %+v, memory clock %+v", a.Device, a.GPU.ClockMemMHz)
+	}
+}
+
+func TestMemoryOfAGPU(t *testing.T) {
+	t.Parallel()
+	unknown := sample.Num{}
+	for _, c := range []struct {
+		name           string
+		total, machine float64
+		want           sample.Num
+	}{
+		{"NVIDIA H200", 143_771, 2_000_000, sample.Known(143_771)},
+		{"NVIDIA GeForce RTX 4090", 24_564, 0, sample.Known(24_564)},
+		{"NVIDIA GB10", 124_610, 124_610, unknown},
+		{"NVIDIA N1X", 8128, 122_571, unknown},
+		{"NVIDIA something new", 124_600, 124_610, unknown},
+		{"NVIDIA something new", 0, 124_610, unknown},
+	} {
+		if got := memoryTotal(c.name, c.total, c.machine); got != c.want {
+			t.Errorf("%s with %v of %v MiB: %+v", c.name, c.total, c.machine, got)
+		}
+	}
+}
+
+// NVML says "not available" in several ways; none of them is a reading.
+func TestValuesThatAreNone(t *testing.T) {
+	t.Parallel()
+	g := read(t, append(scenario(t,
+		"at 0s temp 4294967295 power 4294967.295 sm 4294967295 util 4294967295 pstate 32",
+		"at 0s ctr_swthermal 9223372036854775000 energy 9223372036854775000",
+	), LibraryEnv+"="+fakenvml.Build(t))...).GPU
+	for name, n := range map[string]sample.Num{
+		"temperature": g.TempC, "power": g.PowerW, "clock": g.ClockSMMHz, "utilisation": g.UtilPct, "P-state": g.PState,
+		"counter": g.CtrSWThermalNS, "energy": g.EnergyJ,
+	} {
+		if n.OK {
+			t.Errorf("%s = %v", name, n.V)
+		}
+	}
+	if len(g.Failed) != 0 || !g.ReasonBits.OK || !g.CtrSWPowerNS.OK {
+		t.Errorf("failed %v, reasons %+v", g.Failed, g.ReasonBits)
+	}
+	// Zero is a reading: a GPU at idle is used to 0 %.
+	idle := read(t, append(scenario(t, "at 0s util 0 sm 2411 power 4.5"), LibraryEnv+"="+fakenvml.Build(t))...).GPU
+	if idle.UtilPct != sample.Known(0) || idle.ClockSMMHz != sample.Known(2411) {
+		t.Errorf("idle: %+v", idle)
 	}
 }
 

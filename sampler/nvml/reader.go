@@ -11,6 +11,7 @@ import (
 
 	nv "github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"sparkrun/internal/meminfo"
 	"sparkrun/internal/sample"
 	"sparkrun/sampler/nvml/internal/trampoline"
 )
@@ -58,6 +59,8 @@ type Reader struct {
 	fields []nv.FieldValue
 	// oldReasons is set where only the deprecated call exists.
 	oldReasons bool
+	// dead is why the device as a whole did not answer the last Read.
+	dead *Error
 }
 
 // Open loads the library, initialises it and takes one reading to learn what
@@ -120,9 +123,15 @@ func (r *Reader) identify() error {
 	if major, minor, ret := gpu.GetCudaComputeCapability(); ret == nv.SUCCESS {
 		d.CapMajor, d.CapMinor = major, minor
 	}
-	if m, ret := gpu.GetMemoryInfo(); ret == nv.SUCCESS {
-		d.MemoryTotalMiB = sample.Known(float64(m.Total) / (1 << 20))
-	} else if absent(int(ret)) {
+	m, ret := gpu.GetMemoryInfo()
+	if ret == nv.SUCCESS {
+		machine := 0.0
+		if info, err := meminfo.Read("/"); err == nil {
+			machine = float64(info["MemTotal"]) / 1024
+		}
+		d.MemoryTotalMiB = memoryTotal(d.Name, float64(m.Total)/(1<<20), machine)
+	}
+	if absent(int(ret)) || ret == nv.SUCCESS && !d.MemoryTotalMiB.OK {
 		r.absent[rMemTotal] = true
 	}
 	r.device = d
@@ -146,30 +155,31 @@ func (r *Reader) Device() sample.Device {
 // the GPU or the driver as a whole does not answer, the rest is not asked and
 // g.Failed has the single key "nvml".
 func (r *Reader) Read(g *sample.GPU) {
+	r.dead = nil
 	t := tick{r: r, g: g}
-	t.number(rTemp, &g.TempC, func() (float64, nv.Return) {
+	t.number(rTemp, &g.TempC, maxTempC, func() (float64, nv.Return) {
 		v, ret := r.gpu.GetTemperature(nv.TEMPERATURE_GPU)
 		return float64(v), ret
 	})
-	t.number(rPower, &g.PowerW, func() (float64, nv.Return) {
+	t.number(rPower, &g.PowerW, maxWatts, func() (float64, nv.Return) {
 		mw, ret := r.gpu.GetPowerUsage()
 		return float64(mw) / 1000, ret
 	})
-	t.number(rClockSM, &g.ClockSMMHz, func() (float64, nv.Return) {
+	t.number(rClockSM, &g.ClockSMMHz, maxClockMHz, func() (float64, nv.Return) {
 		v, ret := r.gpu.GetClockInfo(nv.CLOCK_SM)
 		return float64(v), ret
 	})
-	t.number(rClockMem, &g.ClockMemMHz, func() (float64, nv.Return) {
+	t.number(rClockMem, &g.ClockMemMHz, maxClockMHz, func() (float64, nv.Return) {
 		v, ret := r.gpu.GetClockInfo(nv.CLOCK_MEM)
 		return float64(v), ret
 	})
-	t.number(rUtil, &g.UtilPct, func() (float64, nv.Return) {
+	t.number(rUtil, &g.UtilPct, maxPercent, func() (float64, nv.Return) {
 		v, ret := r.gpu.GetUtilizationRates()
 		return float64(v.Gpu), ret
 	})
-	t.number(rPState, &g.PState, r.pstate)
-	t.number(rReasons, &g.ReasonBits, r.reasons)
-	t.number(rEnergy, &g.EnergyJ, func() (float64, nv.Return) {
+	t.number(rPState, &g.PState, float64(nv.PSTATE_15), r.pstate)
+	t.number(rReasons, &g.ReasonBits, maxReasons, r.reasons)
+	t.number(rEnergy, &g.EnergyJ, maxJoules, func() (float64, nv.Return) {
 		mj, ret := r.gpu.GetTotalEnergyConsumption()
 		return float64(mj) / 1000, ret
 	})
@@ -177,15 +187,16 @@ func (r *Reader) Read(g *sample.GPU) {
 	t.processes()
 }
 
+// Dead returns why the GPU or the driver as a whole did not answer the last Read,
+// nil when it did.
+func (r *Reader) Dead() *Error { return r.dead }
+
 // Close shuts NVML down. The library stays mapped.
 func (r *Reader) Close() { _ = r.lib.Shutdown() }
 
 func (r *Reader) pstate() (float64, nv.Return) {
+	// NVML_PSTATE_UNKNOWN is 32: an answer, but no number.
 	v, ret := r.gpu.GetPerformanceState()
-	// 32 is NVML_PSTATE_UNKNOWN: an answer, but no number.
-	if ret == nv.SUCCESS && v > nv.PSTATE_15 {
-		return 0, nv.ERROR_NO_DATA
-	}
 	return float64(v), ret
 }
 
@@ -210,14 +221,22 @@ type tick struct {
 	dead bool
 }
 
-func (t *tick) number(name string, to *sample.Num, read func() (float64, nv.Return)) {
+// number takes one reading; a value beyond most is none.
+func (t *tick) number(name string, to *sample.Num, most float64, read func() (float64, nv.Return)) {
 	if t.dead || t.r.absent[name] {
 		return
 	}
 	v, ret := read()
 	if t.ok(name, int(ret)) {
-		*to = sample.Known(v)
+		*to = upTo(most, v)
 	}
+}
+
+func upTo(most, v float64) sample.Num {
+	if v < 0 || v > most {
+		return sample.Num{}
+	}
+	return sample.Known(v)
 }
 
 // ok files a status: nothing to say, absent for good, failed this time, or the
@@ -232,7 +251,8 @@ func (t *tick) ok(name string, code int) bool {
 		// Nothing measured yet: unknown, and no failure.
 	case wholeDevice(code):
 		t.dead = true
-		t.g.Failed = map[string]string{"nvml": errorFor(code).Text}
+		t.r.dead = errorFor(code)
+		t.g.Failed = map[string]string{"nvml": t.r.dead.Text}
 	default:
 		if t.g.Failed == nil {
 			t.g.Failed = make(map[string]string)
@@ -274,7 +294,7 @@ func (t *tick) counters() {
 			r.absent[c.name] = true
 			continue
 		}
-		*counter(t.g, c.id) = sample.Known(v)
+		*counter(t.g, c.id) = upTo(maxNS, v)
 	}
 }
 

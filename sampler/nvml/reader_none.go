@@ -21,5 +21,8 @@ func (r *Reader) Device() sample.Device { return sample.Device{Source: "none"} }
 // Read fills the GPU readings of g.
 func (r *Reader) Read(g *sample.GPU) {}
 
+// Dead returns why the GPU as a whole did not answer the last Read.
+func (r *Reader) Dead() *Error { return nil }
+
 // Close shuts NVML down.
 func (r *Reader) Close() {}

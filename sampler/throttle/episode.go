@@ -22,14 +22,22 @@ type episode struct {
 	// How it was recognised: reason bits or counters, the G4 signature.
 	byPulse, bySign bool
 	wasHot          bool
-	pulses          int
-	bits            sample.Reasons
-	heldS           float64
+	// quiet: its start was not told; see telling.
+	quiet  bool
+	pulses int
+	bits   sample.Reasons
+	heldS  float64
 
 	// dropPct and plateauW describe a signature, plateauW a cap.
 	dropPct, plateauW float64
 
-	maxTemp, minClock, minPower, maxPower sample.Num
+	// certain: the power firmware itself told its low cap; capW is the lowest it told.
+	certain bool
+	capW    sample.Num
+	// sources that agreed that it is hot.
+	sources string
+
+	maxTemp, maxZone, minClock, minPower, maxPower sample.Num
 
 	// base is the attempt's own step time when it began; steps and stepS are the
 	// steps finished since and the time they took.
@@ -41,6 +49,8 @@ type episode struct {
 func (e *episode) see(r reading) {
 	e.until, e.known = r.t, r.t
 	higher(&e.maxTemp, r.temp)
+	higher(&e.maxZone, r.zone)
+	lower(&e.capW, r.capW)
 	higher(&e.maxPower, r.power)
 	lower(&e.minPower, r.power)
 	lower(&e.minClock, r.clock)
@@ -85,6 +95,7 @@ func (e *episode) slower(cfg Config) bool {
 func (e *episode) start(r reading, level event.Level) event.Event {
 	data := e.data()
 	put(data, "temp_c", r.temp)
+	put(data, "temp_zone_c", r.zone)
 	put(data, "power_w", r.power)
 	put(data, "clock_sm_mhz", r.clock)
 	put(data, "util_gpu_pct", r.util)
@@ -94,9 +105,7 @@ func (e *episode) start(r reading, level event.Level) event.Event {
 	put(data, "step", r.step)
 	put(data, "step_time_s", r.stepS)
 	put(data, "baseline_step_time_s", e.base)
-	if e.typ == ThermalThrottle {
-		data["evidence"] = e.evidence()
-	}
+	e.grounds(data)
 	if e.plateauW > 0 {
 		put(data, "plateau_w", sample.Known(e.plateauW))
 	}
@@ -113,24 +122,25 @@ func (e *episode) end(t time.Time, how string, level event.Level) event.Event {
 	data["ended"] = how
 	put(data, "duration_s", sample.Known(e.until.Sub(e.since).Seconds()))
 	put(data, "worst_temp_c", e.maxTemp)
+	put(data, "worst_temp_zone_c", e.maxZone)
 	put(data, "min_clock_sm_mhz", e.minClock)
 	put(data, "min_power_w", e.minPower)
 	put(data, "max_power_w", e.maxPower)
 	put(data, "baseline_step_time_s", e.base)
-	if e.typ != PowerCap {
+	if costly(e.typ) {
 		put(data, "throttled_s", sample.Known(e.heldS))
 		data["pulses"] = e.pulses
+	}
+	if e.typ != PowerCap {
 		data["steps"] = int(e.steps)
 		if e.steps > 0 {
 			put(data, "worst_step_time_s", sample.Known(e.worstStep))
 		}
 		put(data, "lost_s", e.lostS())
 	}
-	if e.typ == ThermalThrottle {
-		data["evidence"] = e.evidence()
-		if e.bits != 0 {
-			data["reasons"] = hex(e.bits)
-		}
+	e.grounds(data)
+	if e.bits != 0 {
+		data["reasons"] = hex(e.bits)
 	}
 	return event.Event{
 		T: t, Attempt: e.attempt, Kind: event.ThrottleEnd, Level: level,
@@ -140,6 +150,21 @@ func (e *episode) end(t time.Time, how string, level event.Level) event.Event {
 
 func (e *episode) data() map[string]any {
 	return map[string]any{"type": e.typ, "id": e.id, "since": clock.Machine(e.since)}
+}
+
+// grounds adds what the episode rests on.
+func (e *episode) grounds(data map[string]any) {
+	switch {
+	case pulsed(e.typ):
+		data["evidence"] = e.evidence()
+	case e.typ == Hot:
+		data["sources"] = e.sources
+	case e.typ == LowCap, e.typ == PowerWedge:
+		put(data, "power_cap_pl1_w", e.capW)
+	}
+	if e.typ == LowCap {
+		data["certain"] = e.certain
+	}
 }
 
 // evidence names what the episode rests on.

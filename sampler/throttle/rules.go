@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"sparkrun/internal/event"
 	"sparkrun/internal/sample"
 )
 
@@ -14,16 +15,22 @@ type reading struct {
 	dt time.Duration
 
 	temp, power, clock, util, bits sample.Num
-	// counters are the thermal and hardware ones, in nanoseconds.
+	// counters are software thermal, hardware thermal and hardware power brake, in
+	// nanoseconds.
 	counters [3]sample.Num
-	step     sample.Num
-	stepS    sample.Num
+	// zone is the hottest zone, zone2 the hottest that reads something else.
+	zone, zone2 sample.Num
+	// capW is the power firmware's cap of the SoC, socW what it uses of it.
+	capW, socW sample.Num
+	cpuBusy    sample.Num
+	step       sample.Num
+	stepS      sample.Num
 }
 
 // read takes the readings out of a sample. A reading that was seen before (the
 // sensor hangs and its last answer is repeated) is no reading.
 func (d *Detector) read(s *sample.Sample) reading {
-	r := reading{t: s.T, step: finite(s.Step), stepS: finite(s.StepTimeS)}
+	r := reading{t: s.T, step: finite(s.Step), stepS: finite(s.StepTimeS), cpuBusy: finite(s.CPUBusyPct)}
 	if s.GPU.T != 0 && s.GPU.T == d.gpuT {
 		return r
 	}
@@ -32,8 +39,12 @@ func (d *Detector) read(s *sample.Sample) reading {
 		r.bits = bits
 	}
 	r.counters = [3]sample.Num{finite(s.CtrSWThermalNS), finite(s.CtrHWThermalNS), finite(s.CtrHWPowerNS)}
-	if r.known() {
+	r.zone, r.zone2 = hottestZones(s)
+	r.capW, r.socW = socCap(s)
+	if r.known() || r.zone.OK {
 		d.gpuT = s.GPU.T
+	}
+	if r.known() {
 		if !d.known.IsZero() {
 			r.dt = s.T.Sub(d.known)
 		}
@@ -49,6 +60,7 @@ func finite(n sample.Num) sample.Num {
 	return n
 }
 
+// known tells whether anything is known of the GPU itself.
 func (r reading) known() bool { return r.pulseKnown() || r.loadKnown() }
 
 func (r reading) pulseKnown() bool {
@@ -66,9 +78,10 @@ const (
 	yes
 )
 
-// held is since when a condition has been true without a break.
+// held is since when a condition has been true without a break, in n readings.
 type held struct {
 	on          bool
+	n           int
 	since, last time.Time
 }
 
@@ -80,9 +93,10 @@ func (h *held) step(t time.Time, a answer, gap time.Duration) {
 		h.on = false
 	case yes:
 		if !h.on || t.Sub(h.last) > gap {
-			h.on, h.since = true, t
+			h.on, h.since, h.n = true, t, 0
 		}
 		h.last = t
+		h.n++
 	}
 }
 
@@ -93,80 +107,33 @@ func (h *held) forAt(t time.Time) time.Duration {
 	return t.Sub(h.since)
 }
 
-// throttleBits are the reasons that mean the GPU is held back by heat or by its
-// hardware. The software power cap (0x4) is not among them: it is the platform
-// at its normal limit.
-const throttleBits = sample.ReasonSWThermal | sample.ReasonAnyHardwareStop
-
-// pulse is what one reading says of reason bits and counters.
-type pulse struct {
-	known bool
-	hot   bool
-	bits  sample.Reasons
-	// counted: only the counters tell; heldS is for how long.
-	counted bool
-	heldS   float64
-}
-
-// pulseRule sees pulses, also those that begin and end between two readings: the
-// counters keep them.
-type pulseRule struct {
-	counters [3]sample.Num
-	at       [3]time.Time
-}
-
-func (p *pulseRule) judge(r reading, cfg Config) pulse {
-	out := pulse{known: r.pulseKnown()}
-	if !out.known {
-		return out
-	}
-	var advanced float64
-	for i, now := range r.counters {
-		if !now.OK {
-			continue
-		}
-		if was := p.counters[i]; was.OK {
-			// A smaller value is a driver that was loaded anew.
-			ns := now.V - was.V
-			if ns >= float64(cfg.Thermal.CounterMS)*1e6 {
-				advanced = max(advanced, min(ns/1e9, r.t.Sub(p.at[i]).Seconds()))
-				out.counted = true
-			}
-		}
-		p.counters[i], p.at[i] = now, r.t
-	}
-	out.bits = sample.Reasons(r.bits.Or(0)) & throttleBits
-	out.hot = out.counted || out.bits != 0
-	switch {
-	case out.counted:
-		out.heldS = advanced
-	case out.bits != 0 && r.dt <= seconds(cfg.GapS):
-		out.heldS = r.dt.Seconds()
-	}
-	out.counted = out.counted && out.bits == 0
-	return out
+// ownCap tells whether a clock is at our own limit: what is there is our doing.
+// Locked clocks settle some MHz below the limit.
+func ownCap(r reading, cfg Config, clockCap float64) bool {
+	return clockCap > 0 && r.clock.OK && r.clock.V >= float64(cfg.OwnCapPart)*clockCap
 }
 
 // wedgeRule is the low-power wedge: busy, yet slow and cool without a reason.
 type wedgeRule struct{ held held }
 
-func (w *wedgeRule) judge(r reading, cfg Config, p pulse) answer {
-	a := w.answer(r, cfg, p)
-	w.held.step(r.t, a, seconds(cfg.GapS))
+func (w *wedgeRule) judge(r reading, cfg Config, gap time.Duration, p pulses, clockCap float64) answer {
+	a := w.answer(r, cfg, p, clockCap)
+	w.held.step(r.t, a, gap)
 	return a
 }
 
-func (w *wedgeRule) answer(r reading, cfg Config, p pulse) answer {
+func (w *wedgeRule) answer(r reading, cfg Config, p pulses, clockCap float64) answer {
 	c := cfg.Wedge
 	switch {
-	case !r.known():
+	case !r.pulseKnown() && !r.util.OK && !r.power.OK && !r.clock.OK:
 		return unknown
 	case r.util.OK && r.util.V < float64(c.UtilPct),
 		r.clock.OK && r.clock.V >= float64(c.ClockMHz),
 		r.power.OK && r.power.V >= float64(c.PowerW),
-		p.hot:
+		ownCap(r, cfg, clockCap),
+		p.any():
 		return no
-	case r.util.OK && r.clock.OK && r.power.OK && p.known:
+	case r.util.OK && r.clock.OK && r.power.OK && p.known():
 		return yes
 	}
 	return unknown
@@ -185,94 +152,76 @@ func (w *wedgeRule) recovered(r reading, cfg Config) bool {
 type capRule struct{ win *window }
 
 func newCapRule(cfg Config) capRule {
-	return capRule{win: newWindow(seconds(cfg.PowerCap.ForS), seconds(cfg.GapS))}
+	return capRule{win: newWindow(seconds(cfg.PowerCap.ForS))}
 }
 
-func (c *capRule) judge(r reading, cfg Config, throttled bool) answer {
+func (c *capRule) judge(r reading, cfg Config, gap time.Duration, throttled bool) answer {
 	if !r.loadKnown() || !r.clock.OK {
 		return unknown
 	}
-	c.win.add(r.t, r.power.V, r.util.V, r.clock.V)
-	rule := cfg.PowerCap
-	power, util, clock := c.win.mean(0), c.win.mean(1), c.win.mean(2)
-	if c.win.full() && !throttled && util >= float64(rule.UtilPct) && clock >= float64(rule.ClockMHz) &&
-		power >= float64(rule.MinW) && power <= float64(rule.MaxW) {
+	c.win.add(r.t, gap, r.power.V, r.util.V, r.clock.V)
+	if c.win.full() && !throttled && c.in(c.win.mean, cfg.PowerCap) {
 		return yes
 	}
 	return no
 }
 
-// signatureRule is the runbook's G4 over time.
-type signatureRule struct {
-	now  *window // power, utilisation, temperature over window_s
-	best *window // power over plateau_s, under load only
-	// plateau is the highest mean so far; zero before there is one. power is
-	// the present mean, tempAt the temperature when power fell.
-	plateau, power, tempAt float64
-	held                   held
-
-	// Steps since power fell.
-	steps, stepS, worst float64
+// in tells whether power, utilisation and clock, given by column, are a plateau's.
+func (c *capRule) in(v func(int) float64, rule PowerCapRule) bool {
+	return v(0) >= float64(rule.MinW) && v(0) <= float64(rule.MaxW) && v(1) >= float64(rule.UtilPct) && v(2) >= float64(rule.ClockMHz)
 }
 
-func newSignatureRule(cfg Config) signatureRule {
-	gap := seconds(cfg.GapS)
-	return signatureRule{
-		now:  newWindow(seconds(cfg.Signature.WindowS), gap),
-		best: newWindow(seconds(cfg.Signature.PlateauS), gap),
-	}
-}
+// wedgeReadings are needed at least: with a sample a minute two say too little.
+const wedgeReadings = 3
 
-// judge tells whether the signature is there. base is the attempt's pace; where
-// it is known, the steps must be slower as well.
-func (g *signatureRule) judge(r reading, cfg Config, wedged bool, base sample.Num) bool {
-	if !r.loadKnown() || !r.temp.OK {
-		return false
-	}
-	c := cfg.Signature
-	g.now.add(r.t, r.power.V, r.util.V, r.temp.V)
-	if !g.now.full() {
-		g.set(r.t, no, cfg)
-		return false
-	}
-	g.power = g.now.mean(0)
-	temp := g.now.mean(2)
-	loaded := g.now.mean(1) >= float64(c.UtilPct)
-	if !loaded {
-		g.best.clear()
-		g.set(r.t, no, cfg)
-		return false
-	}
-	g.best.add(r.t, r.power.V, 0, 0)
-	if g.best.full() {
-		g.plateau = max(g.plateau, g.best.mean(0))
-	}
-	if wedged || g.plateau == 0 || g.power > (1-float64(c.PowerDrop))*g.plateau {
-		g.set(r.t, no, cfg)
-		return false
-	}
-	if !g.held.on {
-		g.tempAt = temp
-	}
-	g.set(r.t, yes, cfg)
-	hot := temp >= float64(c.TempC) || temp >= g.tempAt+float64(c.RiseC)
-	slow := !base.OK || g.steps < paceSteps || g.stepS/g.steps >= (1+float64(cfg.Pace.Up))*base.V
-	return hot && slow && g.held.forAt(r.t) >= seconds(c.ForS)
-}
-
-func (g *signatureRule) set(t time.Time, a answer, cfg Config) {
-	was := g.held.since
-	g.held.step(t, a, seconds(cfg.GapS))
-	if !g.held.on || g.held.since != was {
-		g.steps, g.stepS, g.worst = 0, 0, 0
+func (d *Detector) judgeWedge(out *[]event.Event, r reading, p pulses) {
+	state := d.wedge.judge(r, d.cfg, d.gap(), p, d.clockCap)
+	e := d.open[PowerWedge]
+	switch {
+	case e == nil:
+		if state == yes && d.wedge.held.n >= wedgeReadings && d.wedge.held.forAt(r.t) >= seconds(d.cfg.Wedge.ForS) {
+			e = d.newEpisode(PowerWedge, d.wedge.held.since, r)
+			e.see(r)
+			e.pulses = 1
+			d.hold(e, r.t.Sub(e.since).Seconds())
+			d.tellStart(out, e, r)
+		}
+	case state == yes:
+		e.see(r)
+		if r.dt <= d.gap() {
+			d.hold(e, r.dt.Seconds())
+		}
+	case state == no:
+		e.known = r.t
+		switch {
+		case d.wedge.recovered(r, d.cfg):
+			d.end(out, e, r.t, EndedRecovered)
+		case r.t.Sub(e.until) >= seconds(d.cfg.MergeS):
+			d.end(out, e, r.t, EndedQuiet)
+		}
 	}
 }
 
-func (g *signatureRule) addSteps(n, stepS float64, base sample.Num) {
-	if outlier(stepS, base) {
-		return
+func (d *Detector) judgeCap(out *[]event.Event, r reading) {
+	throttled := d.open[ThermalThrottle] != nil || d.open[HWBrake] != nil
+	state := d.plateau.judge(r, d.cfg, d.gap(), throttled)
+	e := d.open[PowerCap]
+	switch {
+	case state == yes && e == nil:
+		win := d.plateau.win
+		if !d.plateau.in(win.oldest, d.cfg.PowerCap) || !d.plateau.in(win.newest, d.cfg.PowerCap) {
+			return // the mean has something of before in it, or it is over
+		}
+		e = d.newEpisode(PowerCap, win.start(), r)
+		e.see(r)
+		e.plateauW = d.plateau.win.mean(0)
+		d.tellStart(out, e, r)
+	case state == yes:
+		e.see(r)
+	case state == no && e != nil:
+		e.known = r.t
+		if r.t.Sub(e.until) >= seconds(d.cfg.PowerCap.QuietS) {
+			d.end(out, e, r.t, EndedQuiet)
+		}
 	}
-	g.steps += n
-	g.stepS += n * stepS
-	g.worst = max(g.worst, stepS)
 }

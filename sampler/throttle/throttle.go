@@ -1,8 +1,10 @@
 // Package throttle turns samples and step times into events about heat, power
 // and pace, in separate words for separate things: power-cap (the platform's
-// own limit, no fault), thermal-throttle (the GPU slows itself because of heat
-// or a hardware brake), power-wedge (the low-power state that only pulling the
-// plug cures).
+// own limit, no fault), thermal-throttle (the GPU slows itself because of heat),
+// hw-brake (the hardware slows it for another reason), power-wedge (the low-power
+// state that only pulling the plug cures), low-cap (a lower limit than the
+// platform's: a weak adapter, a clock lock), hot (close to where machines turned
+// themselves off); and slow-start and slowdown for the pace.
 //
 // It is pure: no clock, no file, no goroutine. Samples come in time order, and
 // each event carries the time of the sample that decided it, so that it can be
@@ -24,11 +26,14 @@ import (
 	"sparkrun/internal/sample"
 )
 
-// The types of episode in this version, as data.type spells them.
+// The types of episode about heat and power, as data.type spells them.
 const (
 	PowerCap        = "power-cap"
 	ThermalThrottle = "thermal-throttle"
+	HWBrake         = "hw-brake"
 	PowerWedge      = "power-wedge"
+	LowCap          = "low-cap"
+	Hot             = "hot"
 )
 
 // How an episode ended, as data.ended of the end event.
@@ -51,17 +56,30 @@ type Detector struct {
 	last    time.Time     // time of the last sample
 	known   time.Time     // time of the last sample with a GPU reading
 	gpuT    time.Duration // GPU.T of that reading
+	spacing spacing
+	// clockCap is our own limit of the SM clock in MHz, zero for none.
+	clockCap float64
 
 	pulses  pulseRule
 	sign    signatureRule
 	wedge   wedgeRule
+	lowCap  lowCapRule
 	plateau capRule
 	pace    pace
+	// paceFrom is when the first step was taken for the attempt's own pace.
+	paceFrom time.Time
+	// slow follows the pace: slow-start and slowdown. Names tells whose another
+	// process on the GPU is; see its type.
+	slow  slowness
+	Names NamesFunc
 
 	open map[string]*episode
-	// sum holds the closed episodes, throttledS the open ones as well.
-	sum        Summary
-	throttledS float64
+	told map[string]*telling
+	// sum holds the closed episodes, throttledS and cost the open ones as well; heldNow
+	// is what of throttledS the present sample has added.
+	sum                 Summary
+	throttledS, heldNow float64
+	cost                cost
 }
 
 // Summary is what the whole run so far amounts to.
@@ -72,11 +90,13 @@ type Summary struct {
 	// against the same attempt's own pace; unknown when no pace was known.
 	LostS sample.Num
 	// ThrottledShare is the part of the observed time, 0 to 1, in which the GPU
-	// was throttled or wedged. Power caps do not count. Unknown when nothing
-	// was observed.
+	// was held back, whatever by. The platform's power cap does not count, and being
+	// hot alone neither. Unknown when nothing was observed.
 	ThrottledShare sample.Num
 	// ObservedS is for how many seconds the GPU's state was known.
 	ObservedS float64
+	// Pace is this attempt's own pace, the last one's at the end.
+	Pace PaceSummary
 }
 
 // TypeSummary adds up the episodes of one type, the open one included.
@@ -86,14 +106,18 @@ type TypeSummary struct {
 	// the GPU was really held back (pulses are shorter than their episode).
 	Seconds    float64
 	ThrottledS float64
+	// LostS and LostSteps are what the episodes cost against the attempt's own pace;
+	// unknown where no pace was known.
+	LostS, LostSteps sample.Num
 	// Pulses counts the separate times the GPU said so.
-	Pulses     int
-	WorstTempC sample.Num
+	Pulses int
+	// WorstTempC is the hottest of the GPU's die, WorstZoneC of the machine's zones.
+	WorstTempC, WorstZoneC sample.Num
 }
 
 // New returns a detector for one run.
 func New(cfg Config) *Detector {
-	d := &Detector{cfg: cfg, open: make(map[string]*episode)}
+	d := &Detector{cfg: cfg, open: make(map[string]*episode), told: make(map[string]*telling)}
 	d.sum.ByType = make(map[string]TypeSummary)
 	d.reset()
 	return d
@@ -104,12 +128,15 @@ func New(cfg Config) *Detector {
 func (d *Detector) reset() {
 	d.sign = newSignatureRule(d.cfg)
 	d.wedge = wedgeRule{}
+	d.lowCap = newLowCapRule(d.cfg)
+	d.paceFrom = time.Time{}
+	clear(d.told)
 	d.plateau = newCapRule(d.cfg)
 	d.pace = pace{}
 }
 
 // Device tells the detector which GPU it is. Rules that describe one platform
-// (power-cap and power-wedge) are left out on other GPUs. Without this call, or
+// (power-cap, power-wedge and low-cap) are left out on other GPUs. Without this call, or
 // without a name, they apply.
 func (d *Detector) Device(dev sample.Device) {
 	if dev.Name == "" {
@@ -121,6 +148,18 @@ func (d *Detector) Device(dev sample.Device) {
 			d.otherGPU = false
 		}
 	}
+}
+
+// SetClockCap tells the detector that we ourselves limit the SM clock to mhz, or no
+// longer do (zero). Clocks at our own limit are no wedge and no low-cap, and power
+// that falls with them is no sign of heat.
+func (d *Detector) SetClockCap(mhz float64) {
+	mhz = finite(sample.Known(mhz)).V
+	if mhz == d.clockCap {
+		return
+	}
+	d.clockCap = max(0, mhz)
+	d.sign = newSignatureRule(d.cfg)
 }
 
 // Sample takes the next sample and returns the events it decides, all with the
@@ -135,17 +174,25 @@ func (d *Detector) Sample(s *sample.Sample) []event.Event {
 		d.attempt = s.Attempt
 		d.reset()
 	}
-	d.last = s.T
+	if !d.last.IsZero() {
+		d.spacing.take(s.T.Sub(d.last))
+	}
+	d.last, d.heldNow = s.T, 0
 
 	r := d.read(s)
 	d.observeStep(r)
 	d.expire(&out, r)
-	p := d.pulses.judge(r, d.cfg)
-	d.judgeThermal(&out, r, p)
+	p := d.pulses.judge(r, d.cfg, d.gap())
+	d.judgeThermal(&out, r, p.thermal)
+	d.judgeBrake(&out, r, p.brake)
 	if !d.otherGPU {
 		d.judgeWedge(&out, r, p)
+		d.judgeLowCap(&out, r, p)
 		d.judgeCap(&out, r)
 	}
+	d.judgeHot(&out, r)
+	d.update(&out, r)
+	d.judgePace(&out, s, r)
 	if r.known() {
 		if dt := r.t.Sub(d.known); !d.known.IsZero() && dt <= d.gap() {
 			d.sum.ObservedS += dt.Seconds()
@@ -171,9 +218,11 @@ func (d *Detector) Summary() Summary {
 	for _, e := range d.open {
 		s.add(e)
 	}
+	s.LostS = d.cost.total()
 	if s.ObservedS > 0 {
 		s.ThrottledShare = sample.Known(min(1, d.throttledS/s.ObservedS))
 	}
+	d.sumPace(&s)
 	return s
 }
 
@@ -184,18 +233,60 @@ func (s *Summary) add(e *episode) {
 	t.Seconds += e.until.Sub(e.since).Seconds()
 	t.ThrottledS += e.heldS
 	t.Pulses += e.pulses
-	if e.maxTemp.OK && e.maxTemp.V > t.WorstTempC.Or(e.maxTemp.V-1) {
-		t.WorstTempC = e.maxTemp
+	higher(&t.WorstTempC, e.maxTemp)
+	higher(&t.WorstZoneC, e.maxZone)
+	if lost := e.lostS(); lost.OK {
+		t.LostS = sample.Known(t.LostS.Or(0) + lost.V)
+		t.LostSteps = sample.Known(t.LostSteps.Or(0) + lost.V/e.base.V)
 	}
 	s.ByType[e.typ] = t
-	if lost := e.lostS(); lost.OK {
-		s.LostS = sample.Known(s.LostS.Or(0) + lost.V)
+}
+
+// gap is how long nothing may be known before it is a gap: GapS, or more where
+// somebody looks more seldom.
+func (d *Detector) gap() time.Duration { return d.spacing.gap(seconds(d.cfg.GapS)) }
+
+func seconds(l Limit) time.Duration { return time.Duration(float64(l) * float64(time.Second)) }
+
+// types in the order in which their events are written.
+var types = []string{ThermalThrottle, HWBrake, PowerWedge, LowCap, PowerCap, Hot}
+
+// costly tells whether an episode of the type holds the GPU back. At the platform's
+// own cap the GPU is as fast as it gets, and a hot machine need not be slower.
+func costly(typ string) bool { return typ != PowerCap && typ != Hot }
+
+func (d *Detector) newEpisode(typ string, since time.Time, r reading) *episode {
+	e := &episode{
+		typ: typ, id: typ + "-" + strconv.FormatInt(r.t.UnixMilli(), 10),
+		attempt: d.attempt, since: since, until: r.t, known: r.t,
+	}
+	// A pace that was only ever seen within the episode is none to compare with.
+	if d.paceFrom.Before(since) {
+		e.base = d.pace.baseline(d.cfg)
+	}
+	d.open[typ] = e
+	return e
+}
+
+// hold adds time in which the GPU was held back. Two reasons at once count once.
+func (d *Detector) hold(e *episode, s float64) {
+	e.heldS += s
+	if costly(e.typ) && s > d.heldNow {
+		d.throttledS += s - d.heldNow
+		d.heldNow = s
 	}
 }
 
-func (d *Detector) gap() time.Duration { return seconds(d.cfg.GapS) }
-
-func seconds(l Limit) time.Duration { return time.Duration(float64(l) * float64(time.Second)) }
+// level says how loud an episode is at this point.
+func (d *Detector) level(e *episode) event.Level {
+	switch e.typ {
+	case ThermalThrottle, HWBrake:
+		return d.pulseLevel(e)
+	case PowerCap:
+		return event.Info
+	}
+	return event.Warn
+}
 
 // expire ends the episodes that nothing has been known about for the gap.
 func (d *Detector) expire(out *[]event.Event, r reading) {
@@ -206,184 +297,61 @@ func (d *Detector) expire(out *[]event.Event, r reading) {
 	}
 }
 
-// judgeThermal follows the reason bits, the counters and the G4 signature: they
-// are three views of one thing and make one episode together.
-func (d *Detector) judgeThermal(out *[]event.Event, r reading, p pulse) {
-	signed := d.sign.judge(r, d.cfg, d.open[PowerWedge] != nil, d.pace.baseline(d.cfg))
-	e := d.open[ThermalThrottle]
-	if p.hot || signed {
-		if e == nil {
-			since := r.t
-			if !p.hot {
-				since = d.sign.held.since
-			}
-			e = d.newEpisode(ThermalThrottle, since, r)
-			if signed && !p.hot {
-				// Steps since the onset already count for what it cost.
-				e.steps, e.stepS, e.worstStep = d.sign.steps, d.sign.stepS, d.sign.worst
-				e.dropPct = 100 * (1 - d.sign.power/d.sign.plateau)
-				e.plateauW = d.sign.plateau
-				d.hold(e, r.t.Sub(since).Seconds())
-			}
-			d.note(e, r, p, signed)
-			*out = append(*out, e.start(r, d.thermalLevel(e)))
-			return
-		}
-		d.note(e, r, p, signed)
-		return
-	}
-	if e == nil {
-		return
-	}
-	if e.byPulse && p.known || e.bySign && r.loadKnown() {
-		e.known = r.t
-		e.wasHot = false
-		if r.t.Sub(e.until) >= seconds(d.cfg.MergeS) {
-			d.end(out, e, r.t, EndedQuiet)
-		}
-	}
-}
-
-// note adds one hot reading to an episode.
-func (d *Detector) note(e *episode, r reading, p pulse, signed bool) {
-	held := p.heldS
-	if signed && r.dt <= d.gap() && e.bySign {
-		held = max(held, r.dt.Seconds())
-	}
-	if p.hot {
-		e.byPulse = true
-		if !e.wasHot {
-			e.pulses++
-		}
-		e.bits |= p.bits
-	}
-	e.wasHot = p.hot
-	e.bySign = e.bySign || signed
-	e.see(r)
-	d.hold(e, held)
-}
-
-// hold adds time in which the GPU was held back.
-func (d *Detector) hold(e *episode, s float64) {
-	e.heldS += s
-	if e.typ != PowerCap {
-		d.throttledS += s
-	}
-}
-
-// thermalLevel is a warning only where it matters: above the share of the time,
-// or with lost pace. A pulse now and then costs nothing.
-func (d *Detector) thermalLevel(e *episode) event.Level {
-	heldS := d.sum.ByType[ThermalThrottle].ThrottledS + e.heldS
-	over := heldS > float64(d.cfg.Thermal.WarnShare)*max(d.sum.ObservedS, float64(d.cfg.Thermal.ShareFloorS))
-	if over || e.bySign || e.slower(d.cfg) {
-		return event.Warn
-	}
-	return event.Info
-}
-
-func (d *Detector) judgeWedge(out *[]event.Event, r reading, p pulse) {
-	state := d.wedge.judge(r, d.cfg, p)
-	e := d.open[PowerWedge]
-	if e == nil {
-		if state == yes && d.wedge.held.forAt(r.t) >= seconds(d.cfg.Wedge.ForS) {
-			e = d.newEpisode(PowerWedge, d.wedge.held.since, r)
-			e.see(r)
-			e.pulses = 1
-			d.hold(e, r.t.Sub(e.since).Seconds())
-			*out = append(*out, e.start(r, event.Warn))
-		}
-		return
-	}
-	switch {
-	case state == yes:
-		e.see(r)
-		if r.dt <= d.gap() {
-			d.hold(e, r.dt.Seconds())
-		}
-	case state == no:
-		e.known = r.t
-		switch {
-		case d.wedge.recovered(r, d.cfg):
-			d.end(out, e, r.t, EndedRecovered)
-		case r.t.Sub(e.until) >= seconds(d.cfg.MergeS):
-			d.end(out, e, r.t, EndedQuiet)
-		}
-	}
-}
-
-func (d *Detector) judgeCap(out *[]event.Event, r reading) {
-	state := d.plateau.judge(r, d.cfg, d.open[ThermalThrottle] != nil)
-	e := d.open[PowerCap]
-	switch {
-	case state == yes && e == nil:
-		e = d.newEpisode(PowerCap, d.plateau.win.start(), r)
-		e.see(r)
-		e.plateauW = d.plateau.win.mean(0)
-		*out = append(*out, e.start(r, event.Info))
-	case state == yes:
-		e.see(r)
-	case state == no && e != nil:
-		e.known = r.t
-		if r.t.Sub(e.until) >= seconds(d.cfg.PowerCap.QuietS) {
-			d.end(out, e, r.t, EndedQuiet)
-		}
-	}
-}
-
-// types in the order in which their events are written.
-var types = []string{ThermalThrottle, PowerWedge, PowerCap}
-
-func (d *Detector) newEpisode(typ string, since time.Time, r reading) *episode {
-	e := &episode{
-		typ: typ, id: typ + "-" + strconv.FormatInt(r.t.UnixMilli(), 10),
-		attempt: d.attempt, since: since, until: r.t, known: r.t,
-		base: d.pace.baseline(d.cfg),
-	}
-	d.open[typ] = e
-	return e
-}
-
 func (d *Detector) closeAll(t time.Time, how string) []event.Event {
 	var out []event.Event
+	d.closePace(&out, t, how)
 	for _, typ := range types {
 		if e := d.open[typ]; e != nil {
 			d.end(&out, e, t, how)
 		}
 	}
+	d.tellRest(&out, t)
+	d.cost.close()
 	return out
 }
 
 func (d *Detector) end(out *[]event.Event, e *episode, t time.Time, how string) {
-	level := event.Info
-	switch e.typ {
-	case ThermalThrottle:
-		level = d.thermalLevel(e)
-	case PowerWedge:
-		level = event.Warn
+	level := d.level(e)
+	if e.typ == Hot {
+		level = event.Info // it is over; a wedge may come back
 	}
 	delete(d.open, e.typ)
 	d.sum.add(e)
-	*out = append(*out, e.end(t, how, level))
+	d.tellEnd(out, e, t, how, level)
 }
 
 // observeStep gives a finished step to the pace, or to what slowed it.
 func (d *Detector) observeStep(r reading) {
 	n, stepS, ok := d.pace.next(r)
+	slowed, base := false, sample.Num{}
+	for _, typ := range types {
+		if e := d.open[typ]; e != nil && costly(typ) {
+			slowed = true
+			if !base.OK {
+				base = e.base
+			}
+		}
+	}
+	if !slowed {
+		d.cost.close()
+	}
 	if !ok {
 		return
 	}
-	disturbed := d.sign.held.on
-	if d.sign.held.on {
-		d.sign.addSteps(n, stepS, d.pace.baseline(d.cfg))
+	falling := d.sign.held.on
+	if falling {
+		d.sign.addSteps(n, stepS, d.pace.baseline(d.cfg), !slowed)
 	}
-	for _, typ := range types {
-		if e := d.open[typ]; e != nil && typ != PowerCap {
-			disturbed = true
-			e.addSteps(n, stepS)
+	for _, e := range d.open {
+		e.addSteps(n, stepS)
+	}
+	switch {
+	case slowed:
+		d.cost.add(n, stepS, base)
+	case !falling:
+		if d.paceFrom.IsZero() {
+			d.paceFrom = r.t
 		}
-	}
-	if !disturbed {
 		d.pace.learn(stepS)
 	}
 }

@@ -158,33 +158,53 @@ func TestThermalBitsStartAtOnceAndPulsesMerge(t *testing.T) {
 	}
 }
 
+// Pulses further apart are episodes of their own, but soon after a line they wait for
+// the next one, which has them all.
 func TestPulsesFurtherApartAreTwoEpisodes(t *testing.T) {
 	t.Parallel()
-	d := New(config(t))
-	got := play(d, 0, 400, light, func(s float64, x *sample.Sample) {
-		if s == 100 || s == 200 {
+	pulses := func(s float64, x *sample.Sample) {
+		if s == 100 || s == 200 || s == 250 || s == 2000 {
 			x.ReasonBits = sample.Known(0x40)
 		}
-	})
-	check(t, got, "100 thermal-throttle start info", "160 thermal-throttle end info", "200 thermal-throttle start info", "260 thermal-throttle end info")
-	if got[0].Data["id"] == got[2].Data["id"] {
-		t.Error("two episodes share an id")
 	}
+	d := New(config(t))
+	got := play(d, 0, 2100, light, pulses)
+	check(t, got, "100 thermal-throttle start info", "160 thermal-throttle end info", "760 thermal-throttle update info",
+		"2000 thermal-throttle start info", "2060 thermal-throttle end info")
+	update := got[2]
+	if update.Kind != event.ThrottleUpdate || update.Data["id"] != got[0].Data["id"] || got[3].Data["id"] == got[0].Data["id"] {
+		t.Errorf("%+v does not belong to the first start, or the last one does", update)
+	}
+	if update.Data["episodes"] != 2 || update.Data["pulses"] != 3 || update.Data["throttled_s"] != 3.0 || !strings.Contains(update.Msg, "3 pulses in 11 min, 3.0 s in all") {
+		t.Errorf("%q %v", update.Msg, update.Data)
+	}
+	ended := update.Data["episodes_ended"].([]map[string]any)
+	if len(ended) != 1 || ended[0]["since"] != "2026-07-14T22:03:20.000Z" || ended[0]["until"] != "2026-07-14T22:04:10.000Z" || ended[0]["pulses"] != 2 {
+		t.Errorf("ended %v", ended)
+	}
+	if th := d.Summary().ByType[ThermalThrottle]; th.Episodes != 3 || th.Pulses != 4 || th.ThrottledS != 4 {
+		t.Errorf("summary %+v", th)
+	}
+	// What was kept is not lost with the run.
+	d = New(config(t))
+	got = append(play(d, 0, 300, light, pulses), d.Finish(at(300))...)
+	check(t, got, "100 thermal-throttle start info", "160 thermal-throttle end info", "300 thermal-throttle update info")
 }
 
 func TestHardwareBitsAreNamedInWords(t *testing.T) {
 	t.Parallel()
 	for bits, words := range map[float64]string{
-		0x08: "hardware slowdown",
-		0x40: "hardware thermal slowdown",
-		0x80: "hardware power brake",
-		0x68: "hardware slowdown, software thermal slowdown, hardware thermal slowdown",
+		0x40: "the GPU slows itself: hardware thermal slowdown",
+		0x68: "the GPU slows itself: hardware slowdown, software thermal slowdown, hardware thermal slowdown",
+		0x08: "not for heat: hardware slowdown",
+		0x80: "not for heat: hardware power brake",
+		0x88: "not for heat: hardware slowdown, hardware power brake",
 	} {
 		d := New(config(t))
 		x := light(0)
 		x.ReasonBits = sample.Known(bits)
 		got := d.Sample(x)
-		if len(got) != 1 || !strings.Contains(got[0].Msg, "itself: "+words+" (") {
+		if len(got) != 1 || !strings.Contains(got[0].Msg, words+" (") {
 			t.Errorf("0x%x: %v", int(bits), got)
 		}
 	}
@@ -379,9 +399,10 @@ func TestSignatureOverTime(t *testing.T) {
 		}
 	}
 	d := New(config(t))
-	got := play(d, 0, 3000, heating(1000), pace)
+	got := notOfPace(play(d, 0, 3000, heating(1000), pace))
 	// The plateau at the cap ends ten minutes after the throttle took its place.
-	check(t, got, "60 power-cap start info", "1631 thermal-throttle start warn", "2230 power-cap end info")
+	check(t, got, "60 power-cap start info", "1631 thermal-throttle start warn", "2230 power-cap end info",
+		"2231 thermal-throttle update warn", "2831 thermal-throttle update warn")
 	e := got[1]
 	if late := e.T.Sub(at(1000)); late < 10*time.Minute || late > 12*time.Minute {
 		t.Errorf("recognised after %v", late)
@@ -394,10 +415,10 @@ func TestSignatureOverTime(t *testing.T) {
 		t.Errorf("%q %v", e.Msg, e.Data)
 	}
 	// Power comes back: it ends a minute later, and what it cost is known.
-	end := play(d, 3000, 3300, healthy, func(s float64, x *sample.Sample) {
+	end := notOfPace(play(d, 3000, 3300, healthy, func(s float64, x *sample.Sample) {
 		x.Step, x.StepTimeS = sample.Known(1300+math.Floor((s-3000)/2)), sample.Known(2)
-	})
-	check(t, end, "3088 thermal-throttle end warn", "3088 power-cap start info")
+	}))
+	check(t, end, "3059 thermal-throttle end warn", "3059 power-cap start info")
 	if lost := end[0].Data["lost_s"].(float64); lost < 350 || lost > 420 {
 		t.Errorf("lost %g s, want about 800 steps of 0.5 s", lost)
 	}
@@ -520,6 +541,7 @@ func TestAnySeries(t *testing.T) {
 	// Short windows, so that random series reach every rule.
 	cfg.MergeS, cfg.PowerCap.ForS, cfg.PowerCap.QuietS, cfg.Wedge.ForS = 5, 5, 8, 5
 	cfg.Signature.PlateauS, cfg.Signature.WindowS, cfg.Signature.ForS = 6, 3, 6
+	cfg.LowCap.WindowS, cfg.LowCap.ForS, cfg.LowCap.CapForS, cfg.LowCap.QuietS, cfg.Hot.QuietS, cfg.Thermal.ReportS = 3, 6, 4, 8, 5, 12
 	seen := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		d := New(cfg)
@@ -548,6 +570,10 @@ func TestAnySeries(t *testing.T) {
 						t.Fatalf("start of %v while %v is open, or its id was used", id, open[typ])
 					}
 					open[typ], ids[id] = id, true
+				case event.ThrottleUpdate:
+					if !ids[id] {
+						t.Fatalf("update of %v, which never began", id)
+					}
 				case event.ThrottleEnd:
 					if open[typ] != id {
 						t.Fatalf("end of %v, open is %v", id, open[typ])
@@ -560,15 +586,18 @@ func TestAnySeries(t *testing.T) {
 		n := rapid.IntRange(0, 40).Draw(t, "stretches")
 		for range n {
 			x := sample.Sample{GPU: sample.GPU{
-				TempC: num("temp", 50, 75, 84), PowerW: num("power", 12, 60, 74, 92, 300, math.NaN()), ClockSMMHz: num("clock", 611, 1900, 2200),
+				TempC: num("temp", 50, 75, 86), PowerW: num("power", 12, 60, 74, 92, 300, math.NaN()), ClockSMMHz: num("clock", 611, 1900, 2200),
 				UtilPct: num("util", 0, 97), ReasonBits: num("bits", 0, 0, 0x4, 0x20, 0x88),
 			}}
+			drawLoad(t, &x)
 			x.CtrSWThermalNS = num("counter", 0, 0, 3e6, 9e9)
+			x.CapSoCW, x.CPUBusyPct = num("cap", 20, 60, 140), num("cpu", 5, 90)
+			x.ZoneMaxC = num("zone", 70, 88, 95)
 			x.StepTimeS = num("step time", 1, 3, 500, math.Inf(1))
 			step := rapid.Float64Range(0, 50).Draw(t, "step")
 			every := rapid.SampledFrom([]float64{1, 1, 1, 0.5, 20, 100, 0}).Draw(t, "every")
 			attempt += rapid.SampledFrom([]int{0, 0, 0, 0, 1}).Draw(t, "attempt")
-			anyKnown = anyKnown || x.TempC.OK || x.PowerW.OK || x.ClockSMMHz.OK || x.UtilPct.OK || x.ReasonBits.OK || x.CtrSWThermalNS.OK
+			anyKnown = anyKnown || x.TempC.OK || x.PowerW.OK || x.ClockSMMHz.OK || x.UtilPct.OK || x.ReasonBits.OK || x.CtrSWThermalNS.OK || x.ZoneMaxC.OK
 			for range rapid.IntRange(1, 15).Draw(t, "samples") {
 				s += every
 				step++

@@ -4,9 +4,9 @@ import "time"
 
 // window holds the readings of the last span and their means.
 type window struct {
-	span, gap time.Duration
-	points    []point
-	sum       [3]float64
+	span   time.Duration
+	points []point
+	sum    [3]float64
 }
 
 type point struct {
@@ -14,12 +14,12 @@ type point struct {
 	v [3]float64
 }
 
-func newWindow(span, gap time.Duration) *window { return &window{span: span, gap: gap} }
+func newWindow(span time.Duration) *window { return &window{span: span} }
 
 // add takes the next reading. After a gap it starts anew: a mean over time in
 // which nothing was known is no mean.
-func (w *window) add(t time.Time, a, b, c float64) {
-	if n := len(w.points); n > 0 && t.Sub(w.points[n-1].t) > w.gap {
+func (w *window) add(t time.Time, gap time.Duration, a, b, c float64) {
+	if n := len(w.points); n > 0 && t.Sub(w.points[n-1].t) > gap {
 		w.clear()
 	}
 	p := point{t, [3]float64{a, b, c}}
@@ -46,7 +46,12 @@ func (w *window) full() bool {
 	return n > 1 && w.points[n-1].t.Sub(w.points[0].t) >= w.span
 }
 
+// start is the time of the oldest reading, oldest the reading itself.
 func (w *window) start() time.Time { return w.points[0].t }
+
+func (w *window) oldest(i int) float64 { return w.points[0].v[i] }
+
+func (w *window) newest(i int) float64 { return w.points[len(w.points)-1].v[i] }
 
 // mean returns the mean of column i, zero without readings.
 func (w *window) mean(i int) float64 {

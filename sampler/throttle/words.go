@@ -51,14 +51,28 @@ func (e *episode) startWords(r reading) string {
 	case e.typ == PowerCap:
 		return fmt.Sprintf("the GPU holds %.0f W at normal clocks (%s): the platform's own power cap, not a bug and no fault; nothing to change", e.plateauW, state(r))
 	case e.typ == PowerWedge:
-		return fmt.Sprintf("the GPU is busy (%.0f %%) but slow and cool without a reason (%s): the low-power wedge, unless you locked the clocks yourself; shut down, unplug from the wall and from the unit for a minute, a reboot does not help", r.util.V, state(r))
+		return fmt.Sprintf("the GPU is busy (%.0f %%) but slow and cool without a reason (%s%s): the low-power wedge, unless you locked the clocks yourself; shut down, unplug from the wall and from the unit for a minute, a reboot does not help", r.util.V, state(r), e.capWords())
+	case e.typ == LowCap && e.certain:
+		return fmt.Sprintf("the power firmware allows the chip only %.0f W, where 140 W are normal (%s): a fault of the adapter or its negotiation; use the machine's own 240 W adapter, shut down and unplug it from the wall and from the unit for a minute", e.capW.V, state(r))
+	case e.typ == LowCap:
+		return fmt.Sprintf("the GPU is busy (%.0f %%) but for %s below its usual power and clocks without a reason (%s%s): a clock lock (nvidia-smi -rgc lifts it), or an adapter that gives too little", r.util.V, short(r.t.Sub(e.since).Seconds()), state(r), e.capWords())
+	case e.typ == Hot:
+		second := "another zone agrees"
+		if e.sources == hotDie {
+			second = "the GPU's die agrees"
+		}
+		return fmt.Sprintf("the hottest zone is at %.0f C and %s (%s): machines have turned themselves off from here on without a word; improve cooling or lower the load", r.zone.V, second, state(r))
+	case e.typ == HWBrake && e.bits != 0:
+		return fmt.Sprintf("the hardware slows the GPU, not for heat: %s (%s); look at the power adapter and its cable", bitNames(e.bits), state(r))
+	case e.typ == HWBrake:
+		return fmt.Sprintf("the hardware braked the GPU for %s since the last reading, by its power brake counter; no reason bit is set now (%s); look at the power adapter and its cable", short(e.heldS), state(r))
 	case e.bits != 0:
 		return fmt.Sprintf("the GPU slows itself: %s (%s)", bitNames(e.bits), state(r))
 	case e.byPulse:
 		return fmt.Sprintf("the GPU slowed itself for %s since the last reading, by its counters; no reason bit is set now (%s)", short(e.heldS), state(r))
 	}
 	pace := ""
-	if e.base.OK && e.steps >= paceSteps {
+	if e.base.OK && e.steps > 0 {
 		pace = fmt.Sprintf(", steps %.0f %% slower", 100*(e.stepS/e.steps/e.base.V-1))
 	}
 	return fmt.Sprintf("power is %.0f %% below this attempt's plateau of %.0f W for %s while hot (%s)%s: treat as thermal throttling (G4), improve cooling or shorten the run",
@@ -73,8 +87,19 @@ func (e *episode) endWords(how string) string {
 		out = fmt.Sprintf("at the platform's power cap for %s", length)
 	case PowerWedge:
 		out = fmt.Sprintf("in the low-power wedge for %s", length)
+	case LowCap:
+		out = fmt.Sprintf("below the platform's power for %s", length)
+	case Hot:
+		out = fmt.Sprintf("hot for %s, at most %.0f C in a zone", length, e.maxZone.V)
+		if e.maxTemp.OK {
+			out += fmt.Sprintf(" and %.0f C of the die", e.maxTemp.V)
+		}
 	default:
-		out = fmt.Sprintf("throttled for %s", short(e.heldS))
+		word := "throttled"
+		if e.typ == HWBrake {
+			word = "braked"
+		}
+		out = fmt.Sprintf("%s for %s", word, short(e.heldS))
 		switch {
 		case e.pulses > 1:
 			out += fmt.Sprintf(" in %d pulses within %s", e.pulses, length)
@@ -85,9 +110,7 @@ func (e *episode) endWords(how string) string {
 			out += fmt.Sprintf(", at most %.0f C", e.maxTemp.V)
 		}
 	}
-	if lost := e.lostS(); lost.OK {
-		out += fmt.Sprintf(", about %s of training lost", short(lost.V))
-	}
+	out += lostWords(e.lostS())
 	switch how {
 	case EndedRecovered:
 		out += "; the GPU works normally again"
@@ -99,6 +122,36 @@ func (e *episode) endWords(how string) string {
 		out += "; it lasted to the end of the run"
 	}
 	return out
+}
+
+// capWords tell the firmware's cap of the SoC where it is known.
+func (e *episode) capWords() string {
+	if !e.capW.OK {
+		return ""
+	}
+	return fmt.Sprintf(", the firmware's cap is %.0f W", e.capW.V)
+}
+
+// words is the line that sums up what went on since the start of the first episode.
+func (l telling) words(t time.Time, share float64) string {
+	length := short(t.Sub(l.since).Seconds())
+	out := fmt.Sprintf("%d pulses in %s, %s in all", l.pulses, length, short(l.heldS))
+	if l.pulses < 2 {
+		out = fmt.Sprintf("it goes on for %s now, held back for %s of it", length, short(l.heldS))
+	}
+	out += fmt.Sprintf(" (%.1f %% of the time observed)", 100*share)
+	if l.maxTemp.OK {
+		out += fmt.Sprintf(", at most %.0f C", l.maxTemp.V)
+	}
+	return out + lostWords(l.lost)
+}
+
+// lostWords say what it cost, where it cost anything.
+func lostWords(lost sample.Num) string {
+	if lost.V < 0.5 {
+		return ""
+	}
+	return fmt.Sprintf(", about %s of training lost", short(lost.V))
 }
 
 // short writes seconds as a person would.

@@ -8,8 +8,9 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
-	"syscall"
 	"time"
+
+	"sparkrun/internal/leash"
 )
 
 // client is the podman command, asked where no service answers: with the
@@ -44,16 +45,11 @@ func (k *client) run(ctx context.Context, limit time.Duration, args ...string) (
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, k.path, append(append([]string{}, k.globals...), args...)...)
+	cmd := exec.Command(k.path, append(append([]string{}, k.globals...), args...)...)
 	cmd.Env = k.env
-	// A group of its own: a Ctrl-C is not meant for it, and its helpers end
-	// with it.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
 	out, errs := &cappedBuffer{}, &cappedBuffer{}
 	cmd.Stdout, cmd.Stderr = out, errs
-	err := cmd.Run()
+	err := leash.RunClient(ctx, cmd)
 	switch {
 	case ctx.Err() != nil && err != nil:
 		return nil, fmt.Errorf("podman %s does not answer: %w", args[0], ctx.Err())

@@ -62,7 +62,7 @@ type prefixTable struct {
 var prefixes = sync.OnceValue(func() prefixTable {
 	var t prefixTable
 	b, err := configs.FS.ReadFile("trainers/_prefixes.yaml")
-	if err != nil || yaml.Unmarshal(b, &t) != nil {
+	if err != nil || yaml.Unmarshal(configs.Sections(b, "engines", "compose"), &t) != nil {
 		return prefixTable{} // a test demands that it is there
 	}
 	return t

@@ -22,6 +22,8 @@ const (
 type composeTable struct {
 	// Programs are the engines of the programs, by name.
 	Programs    map[string]string `yaml:"programs"`
+	Files       []string          `yaml:"files"`
+	Overrides   []string          `yaml:"overrides"`
 	GlobalPlain []string          `yaml:"global_plain"`
 	GlobalValue []string          `yaml:"global_value"`
 	Run         struct {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sparkrun/internal/meminfo"
+	"sparkrun/internal/regular"
 )
 
 // DropResult is what dropping caches achieved.
@@ -98,17 +99,12 @@ func evict(ctx context.Context, files []string) error {
 }
 
 func evictOne(name string) error {
-	// The name may stand for something else by now: a pipe would wait for its
-	// other end.
-	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	f, _, err := regular.Open(name)
 	if err != nil {
-		return nil // gone meanwhile, or not ours to read
+		return nil // gone meanwhile, something else by now, or not ours to read
 	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil
-	}
+	defer f.Close()
+	fd := int(f.Fd())
 	_ = unix.Fdatasync(fd) // dirty pages cannot be dropped before they are written
 	if err := unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED); err != nil {
 		return fmt.Errorf("dropping the cache of %s: %w", name, err)

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"sparkrun/internal/regular"
 )
 
 // gitTimeout bounds all of Git: it is part of the time before the child starts.
@@ -69,19 +69,14 @@ const hashMax = 64 << 20
 // HashFile returns the SHA-256 of a regular file, in hex. A pipe or a device is
 // an error: reading it would take the bytes away from the command.
 func HashFile(path string) (string, error) {
-	// Without O_NONBLOCK the open itself would wait on a FIFO.
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, _, err := regular.Open(path)
+	if errors.Is(err, regular.ErrNot) {
+		return "", fmt.Errorf("hashing %s: not a regular file", path)
+	}
 	if err != nil {
 		return "", fmt.Errorf("hashing: %w", err)
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return "", fmt.Errorf("hashing: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("hashing %s: not a regular file", path)
-	}
 	h := sha256.New()
 	n, err := io.Copy(h, io.LimitReader(f, hashMax+1))
 	if err != nil {

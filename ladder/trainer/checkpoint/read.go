@@ -13,6 +13,8 @@ import (
 	"regexp"
 	"syscall"
 	"time"
+
+	"sparkrun/internal/regular"
 )
 
 const (
@@ -46,7 +48,7 @@ func (e entry) size() int64 {
 // readDir returns what keep lets through of a folder, in no order. Names that no
 // longer are there when they are looked at come back without info.
 func readDir(dir string, keep func(name string) bool) ([]entry, error) {
-	f, err := openNoWait(dir)
+	f, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +84,7 @@ func readDir(dir string, keep func(name string) bool) ([]entry, error) {
 // Only links are looked at more closely, so that a folder of a million files, such
 // as the one somebody works in, costs little.
 func glance(dir string, budget *int) []entry {
-	f, err := openNoWait(dir)
+	f, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_DIRECTORY, 0)
 	if err != nil {
 		return nil
 	}
@@ -110,24 +112,13 @@ func glance(dir string, budget *int) []entry {
 	return out
 }
 
-// openNoWait opens a file for reading and never waits for somebody to write into
-// it, as opening a pipe would.
-func openNoWait(path string) (*os.File, error) {
-	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-}
-
 // openFile opens a regular file.
 func openFile(path string) (*os.File, int64, error) {
-	f, err := openNoWait(path)
-	if err != nil {
-		return nil, 0, err
-	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("it is no regular file")
-	}
-	if err != nil {
-		f.Close()
+	f, info, err := regular.Open(path)
+	switch {
+	case errors.Is(err, regular.ErrNot), errors.Is(err, syscall.EISDIR):
+		return nil, 0, errors.New("it is no regular file")
+	case err != nil:
 		return nil, 0, err
 	}
 	return f, info.Size(), nil

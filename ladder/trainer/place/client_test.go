@@ -52,9 +52,9 @@ func TestClient(t *testing.T) {
 			with: []string{"bash", "-c", "export DOCKER_HOST=unix:///x; docker run '--label=a b' img python train.py"},
 		},
 		{
-			name: "an engine that is not known", argv: []string{"bash", "-c", "export DOCKER_HOST=$X; docker run img python train.py"},
+			name: "an engine that is not known", argv: []string{"bash", "-c", "export DOCKER_HOST=$(x); docker run img python train.py"},
 			want: want{Words: fields("docker run img python train.py"), Dir: "/d", Host: "ours", Unclear: []string{"DOCKER_HOST"}},
-			with: []string{"bash", "-c", "export DOCKER_HOST=$X; docker run '--label=a b' img python train.py"},
+			with: []string{"bash", "-c", "export DOCKER_HOST=$(x); docker run '--label=a b' img python train.py"},
 		},
 		{
 			name: "sudo further out", argv: []string{"sudo", "bash", "-c", "docker run img python train.py"},

@@ -206,7 +206,7 @@ func (f *finder) workdir(image, verb string) {
 // envFile reads NAME=VALUE lines as container clients do: # starts a comment line,
 // a bare NAME takes our value.
 func (f *finder) envFile(path string, outer map[string]string, set func(name, value string)) {
-	lines := bufio.NewScanner(bytes.NewReader(readHead(path, maxProject)))
+	lines := bufio.NewScanner(bytes.NewReader(f.p.root.For(path).Head(path, maxProject)))
 	for lines.Scan() {
 		line := strings.TrimLeft(strings.TrimSuffix(lines.Text(), "\r"), " \t")
 		if line == "" || line[0] == '#' {

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"sparkrun/internal/treefs"
 )
 
 // maxLayers bounds how deep a command is taken apart.
@@ -28,7 +30,14 @@ type finder struct {
 // the environment it is started with. A few files are read for it: project files of
 // task runners, host files, configs of accelerate, the first lines of a script.
 func (t *Table) Find(words []string, dir string, env map[string]string) *Place {
-	f := &finder{t: t, env: env, p: &Place{Dir: dir, Set: map[string]string{}}}
+	return t.FindUnder("", words, dir, env)
+}
+
+// FindUnder is Find on the machine that root stands for: programs and environments are
+// looked up there alone, the command's own files (its script, its configs) on this
+// machine where that tree has none.
+func (t *Table) FindUnder(root treefs.Root, words []string, dir string, env map[string]string) *Place {
+	f := &finder{t: t, env: env, p: &Place{Dir: dir, Set: map[string]string{}, root: root}}
 	f.peel(slices.Clone(words))
 	f.finish()
 	return f.p
@@ -119,6 +128,7 @@ func (f *finder) peel(words []string) {
 	case f.shellScript(w):
 		f.opaque(words, "%s is a shell script: what it starts is not seen", w)
 		f.scriptAdvice(w)
+		f.p.ShellFile, f.p.shellHead, f.p.shellArgs = w, []string{f.scriptShell(w)}, words[1:]
 	case strings.HasSuffix(base, ".py"):
 		f.p.Script = w
 		f.trainer(words, 1)
@@ -143,11 +153,22 @@ func (f *finder) shellScript(w string) bool {
 		return false
 	}
 	file, ok := f.p.HostPath(w)
-	if !ok || shebang(file) != "" {
+	if !ok || shebang(f.p.root.For(file), file) != "" {
 		return false
 	}
-	name := shebangName(file)
+	name := shebangName(f.p.root.For(file), file)
 	return name != "" && f.t.shellNamed(name) != nil
+}
+
+// scriptShell is the shell that runs a script: that of its first line, else the one that
+// the system takes for a program without.
+func (f *finder) scriptShell(w string) string {
+	if file, ok := f.p.HostPath(w); ok {
+		if name := shebangName(f.p.root.For(file), file); name != "" && f.t.shellNamed(name) != nil {
+			return name
+		}
+	}
+	return "sh"
 }
 
 // prefix reads the options of a word that runs another command.
@@ -323,9 +344,9 @@ func (f *finder) chdir(to string) {
 	}
 	switch {
 	case filepath.IsAbs(to):
-		p.Dir = walk("/", to)
+		p.Dir = walk(p.root, "/", to)
 	case p.Dir != "":
-		p.Dir = walk(p.Dir, to)
+		p.Dir = walk(p.root, p.Dir, to)
 	}
 }
 
@@ -381,7 +402,7 @@ func (f *finder) inside(pre *front, o options, words []string, i int) {
 		return
 	}
 	if pre.Scripts == "always" {
-		if host, ok := f.p.HostPath(rest[0]); f.p.Script != "" && filepath.Ext(rest[0]) != ".py" && (!ok || !isFile(host)) {
+		if host, ok := f.p.HostPath(rest[0]); f.p.Script != "" && filepath.Ext(rest[0]) != ".py" && (!ok || !f.p.root.For(host).IsFile(host)) {
 			f.p.Notes = append(f.p.Notes, fmt.Sprintf("%s expects a Python script where %s stands, which is no file: a program is started by itself, or behind --no_python where the launcher has that", pre.Name, rest[0]))
 		}
 		if f.p.Python == "" {

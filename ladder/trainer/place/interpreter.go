@@ -3,14 +3,12 @@ package place
 import (
 	"bytes"
 	"errors"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"sparkrun/internal/treefs"
 )
 
 // Environ turns NAME=value words into a map; the last one wins, as it does in
@@ -28,27 +26,26 @@ func Environ(env []string) map[string]string {
 
 // lookPath finds a program as execvp would on that PATH, from that folder. It
 // returns "" if there is none.
-func lookPath(name, path, dir string) string {
+func lookPath(r treefs.Root, name, path, dir string) string {
 	if name == "" {
 		return ""
 	}
 	if strings.Contains(name, "/") {
-		return executable(absolute(dir, name))
+		return executable(r, absolute(dir, name))
 	}
 	for _, d := range filepath.SplitList(path) {
 		if d == "" {
 			d = "."
 		}
-		if found := executable(filepath.Join(absolute(dir, d), name)); found != "" {
+		if found := executable(r, filepath.Join(absolute(dir, d), name)); found != "" {
 			return found
 		}
 	}
 	return ""
 }
 
-func executable(path string) string {
-	info, err := os.Stat(path)
-	if err != nil || info.IsDir() || unix.Access(path, unix.X_OK) != nil {
+func executable(r treefs.Root, path string) string {
+	if !r.Executable(path) {
 		return ""
 	}
 	return path
@@ -70,21 +67,24 @@ func (p *Place) Interpreter(env map[string]string) string {
 	if p.first != "" {
 		path = p.first + string(filepath.ListSeparator) + path
 	}
+	if python := p.toolPython(around); python != "" {
+		return python
+	}
 	look := func(word string) string {
 		relative := !filepath.IsAbs(word)
 		if relative && (p.OtherPath && !strings.Contains(word, "/") || p.Dir == "") {
 			return ""
 		}
-		return lookPath(word, path, p.Dir)
+		return lookPath(p.root, word, path, p.Dir)
 	}
 	if p.Python != "" {
-		return unshim(look(p.Python), around, path, p.Dir)
+		return unshim(p.root, look(p.Python), around, path, p.Dir)
 	}
 	if p.anyPython {
 		if p.first == "" {
 			return ""
 		}
-		return executable(filepath.Join(p.first, "python"))
+		return executable(p.root, filepath.Join(p.first, "python"))
 	}
 	word := p.Program
 	switch {
@@ -97,31 +97,31 @@ func (p *Place) Interpreter(env map[string]string) string {
 	if file == "" {
 		return ""
 	}
-	python := shebang(file)
+	python := shebang(p.root.For(file), file)
 	if python == "" {
 		return ""
 	}
-	return unshim(look(python), around, path, p.Dir)
+	return unshim(p.root, look(python), around, path, p.Dir)
 }
 
 // unshim returns the interpreter behind a shim of pyenv, a shell script that
 // picks a version by PYENV_VERSION, the nearest .python-version or the global
 // one. Where it cannot follow, it returns the shim.
-func unshim(file string, env map[string]string, path, dir string) string {
+func unshim(r treefs.Root, file string, env map[string]string, path, dir string) string {
 	shims := filepath.Dir(file)
-	if filepath.Base(shims) != "shims" || !bytes.Contains(readHead(file, 1024), []byte("pyenv")) {
+	if filepath.Base(shims) != "shims" || !bytes.Contains(r.Head(file, 1024), []byte("pyenv")) {
 		return file
 	}
 	root := filepath.Dir(shims)
 	versions := env["PYENV_VERSION"]
 	for d := dir; versions == "" && d != ""; d = filepath.Dir(d) {
-		versions = string(readHead(filepath.Join(d, ".python-version"), 1024))
+		versions = string(r.Head(filepath.Join(d, ".python-version"), 1024))
 		if d == filepath.Dir(d) {
 			break
 		}
 	}
 	if strings.TrimSpace(versions) == "" {
-		versions = string(readHead(filepath.Join(root, "version"), 1024))
+		versions = string(r.Head(filepath.Join(root, "version"), 1024))
 	}
 	if strings.TrimSpace(versions) == "" {
 		versions = "system"
@@ -135,22 +135,44 @@ func unshim(file string, env map[string]string, path, dir string) string {
 					others = append(others, d)
 				}
 			}
-			if found := lookPath(name, strings.Join(others, string(filepath.ListSeparator)), dir); found != "" {
+			if found := lookPath(r, name, strings.Join(others, string(filepath.ListSeparator)), dir); found != "" {
 				return found
 			}
 			continue
 		}
-		if found := executable(filepath.Join(root, "versions", v, "bin", name)); found != "" {
+		if found := executable(r, filepath.Join(root, "versions", pyenvVersion(r, root, v), "bin", name)); found != "" {
 			return found
 		}
 	}
 	return file
 }
 
+// pyenvVersion is the version that a name stands for: 3.11 is the newest 3.11.x that is
+// installed, as pyenv has it since 2.4.
+func pyenvVersion(r treefs.Root, root, name string) string {
+	name = strings.TrimPrefix(name, "python-")
+	if r.IsDir(filepath.Join(root, "versions", name)) {
+		return name
+	}
+	if strings.ContainsAny(name, "*?[\\") {
+		return name
+	}
+	best := ""
+	for _, path := range r.Glob(filepath.Join(root, "versions", name+".*")) {
+		if v := filepath.Base(path); best == "" || Older(best, v) {
+			best = v
+		}
+	}
+	if best == "" {
+		return name
+	}
+	return best
+}
+
 // shebangName returns the program that the first line of a script names, without
 // its folder, looking through env; "" if there is none.
-func shebangName(file string) string {
-	head := readHead(file, 1024)
+func shebangName(r treefs.Root, file string) string {
+	head := r.Head(file, 1024)
 	line, _, _ := strings.Cut(string(head), "\n")
 	first := shebangWord(line)
 	if first == "" {
@@ -182,8 +204,8 @@ func shebangWord(line string) string {
 
 // shebang returns the Python that the first lines of a script name: an absolute
 // path, or a bare name where env looks it up. Other programs give "".
-func shebang(file string) string {
-	lines := strings.SplitN(string(readHead(file, 1024)), "\n", 3)
+func shebang(r treefs.Root, file string) string {
+	lines := strings.SplitN(string(r.Head(file, 1024)), "\n", 3)
 	first := shebangWord(lines[0])
 	if pythonName.MatchString(filepath.Base(first)) {
 		return first
@@ -205,50 +227,29 @@ func shebang(file string) string {
 	return ""
 }
 
-// readHead returns up to n bytes from the start of a regular file, nothing if
-// it cannot be read.
-func readHead(path string, n int64) []byte {
-	if !isFile(path) {
-		return nil
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, n))
-	if err != nil {
-		return nil
-	}
-	return data
-}
-
 // SitePackages returns the folders in which the interpreter finds installed
-// packages, by their usual names beside it. No Python is run.
-func SitePackages(interpreter string) []string {
+// packages, by their usual names beside it, as r's machine names them. No Python is run.
+func SitePackages(r treefs.Root, interpreter string) []string {
 	if interpreter == "" {
 		return nil
 	}
 	root := filepath.Dir(filepath.Dir(interpreter))
 	var dirs []string
 	for _, pattern := range []string{"lib/python3*/site-packages", "local/lib/python3*/dist-packages", "lib/python3*/dist-packages"} {
-		found, err := filepath.Glob(filepath.Join(root, pattern))
-		if err == nil {
-			dirs = append(dirs, found...)
-		}
+		dirs = append(dirs, r.Glob(filepath.Join(root, pattern))...)
 	}
 	return dirs
 }
 
 // InstalledVersion reads the version of a distribution from the folder names of
 // the interpreter's site-packages. No Python is run.
-func InstalledVersion(interpreter, dist string) string {
+func InstalledVersion(r treefs.Root, interpreter, dist string) string {
 	if dist == "" {
 		return ""
 	}
-	for _, dir := range SitePackages(interpreter) {
-		found, err := filepath.Glob(filepath.Join(dir, dist+"-*.dist-info"))
-		if err != nil || len(found) == 0 {
+	for _, dir := range SitePackages(r, interpreter) {
+		found := r.Glob(filepath.Join(dir, dist+"-*.dist-info"))
+		if len(found) == 0 {
 			continue
 		}
 		name := filepath.Base(found[len(found)-1])

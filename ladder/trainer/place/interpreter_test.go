@@ -60,7 +60,10 @@ func TestInterpreter(t *testing.T) {
 		{line: "bash -c 'source gone/bin/activate && python t.py'", want: ""},
 		{line: "bash -c 'conda activate trl && python t.py'", path: "conda/bin", want: conda},
 		{line: "bash -lc 'python t.py'", want: ""},
-		{line: "bash -c 'export PATH=ROOT/venv/bin:$PATH; python t.py'", want: ""},
+		{line: "bash -c 'export PATH=ROOT/venv/bin:$PATH; python t.py'", want: venv},
+		{line: "bash -c 'export PATH=$(x):$PATH; python t.py'", want: ""},
+		{line: "bash -c '. ROOT/venv/bin/activate; export PATH=/opt/cuda/bin:$PATH; python t.py'", want: venv},
+		{line: "bash -lc 'export PATH=/opt/cuda/bin:$PATH; python t.py'", want: ""},
 		{line: "bash -c 'export PATH=ROOT/venv/bin; python t.py'", want: venv},
 		{line: "python t.py", path: ".pyenv/shims", want: pyenv},
 		{line: "bash train.sh", want: ""},
@@ -90,14 +93,14 @@ func TestInstalledVersion(t *testing.T) {
 		write(t, filepath.Join(root, "lib/python3.12/site-packages", d, "METADATA"), "", 0o644)
 	}
 	for dist, want := range map[string]string{"trl": "0.25.1", "torch": "2.9.0+cu130", "gone": "", "": ""} {
-		if got := InstalledVersion(python, dist); got != want {
+		if got := InstalledVersion("", python, dist); got != want {
 			t.Errorf("%s: %q, want %q", dist, got, want)
 		}
 	}
-	if dirs := SitePackages(python); len(dirs) != 1 || filepath.Base(dirs[0]) != "site-packages" {
+	if dirs := SitePackages("", python); len(dirs) != 1 || filepath.Base(dirs[0]) != "site-packages" {
 		t.Errorf("%q", dirs)
 	}
-	if InstalledVersion("", "trl") != "" || SitePackages("") != nil {
+	if InstalledVersion("", "", "trl") != "" || SitePackages("", "") != nil {
 		t.Error("no interpreter has packages")
 	}
 	for _, c := range []struct {

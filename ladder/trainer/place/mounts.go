@@ -1,12 +1,13 @@
 package place
 
 import (
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"sort"
 	"strings"
+
+	"sparkrun/internal/treefs"
 )
 
 // parseVolume reads HOST:INSIDE[:OPTIONS]. Where HOST is the name of a volume, or
@@ -85,12 +86,12 @@ func (p *Place) HostPath(name string) (host string, ok bool) {
 	}
 	if p.Container == nil {
 		if filepath.IsAbs(name) {
-			return walk("/", name), true
+			return walk(p.root, "/", name), true
 		}
 		if p.Dir == "" {
 			return "", false
 		}
-		return walk(p.Dir, name), true
+		return walk(p.root, p.Dir, name), true
 	}
 	if !path.IsAbs(name) {
 		if p.Workdir == "" {
@@ -125,13 +126,13 @@ func (p *Place) hostOf(name string) (host string, ok bool) {
 
 // walk follows name from a folder as the kernel does: .. behind a symbolic link to a
 // folder is the parent of where the link leads. Without .. it is the clean path.
-func walk(dir, name string) string {
+func walk(r treefs.Root, dir, name string) string {
 	at := filepath.Clean(dir)
 	for _, part := range strings.Split(name, "/") {
 		switch part {
 		case "", ".":
 		case "..":
-			if real, err := filepath.EvalSymlinks(at); err == nil {
+			if real, err := r.Real(at); err == nil {
 				at = real
 			}
 			at = filepath.Dir(at)
@@ -156,7 +157,7 @@ func (p *Place) linkBeforeUp(name string) bool {
 		if !ok {
 			continue
 		}
-		if info, err := os.Lstat(host); err == nil && info.Mode()&os.ModeSymlink != 0 && !p.mounted(at) {
+		if p.root.IsLink(host) && !p.mounted(at) {
 			return true
 		}
 	}

@@ -45,7 +45,7 @@ func (f *finder) launch(pre *front, o options) {
 		f.total, f.told = count(v), true
 	}
 	hostfiles := o.all(pre.Hostfile)
-	if len(hostfiles) == 0 && pre.HostfileDefault != "" && f.p.Container == nil && isFile(pre.HostfileDefault) {
+	if len(hostfiles) == 0 && pre.HostfileDefault != "" && f.p.Container == nil && f.p.root.IsFile(pre.HostfileDefault) {
 		hostfiles = []string{pre.HostfileDefault}
 	}
 	for _, v := range hostfiles {
@@ -76,7 +76,7 @@ func (f *finder) defaultConfig(file string) string {
 		return ""
 	}
 	host, ok := f.p.HostPath(path)
-	if !ok || !isFile(host) {
+	if !ok || !f.p.root.IsFile(host) {
 		return ""
 	}
 	return host
@@ -128,7 +128,7 @@ func (f *finder) hostLines(path string) int {
 	if !ok {
 		return 2
 	}
-	data := readHead(file, maxHostfile)
+	data := f.p.root.For(file).Head(file, maxHostfile)
 	if data == nil {
 		return 2
 	}
@@ -158,7 +158,7 @@ func (f *finder) config(path string) {
 		return
 	}
 	var c map[string]any
-	if yaml.Unmarshal(readHead(file, maxProject), &c) != nil {
+	if yaml.Unmarshal(f.p.root.For(file).Head(file, maxProject), &c) != nil {
 		return
 	}
 	number := func(key string) int { return count(fmt.Sprint(c[key])) }
@@ -249,7 +249,7 @@ func (f *finder) trainerWords(words []string) {
 	if f.p.LauncherFixed == "" {
 		return
 	}
-	if host, ok := f.p.HostPath(f.p.LauncherFixed); ok && !isFile(host) && filepath.Ext(host) == "" && f.p.Container == nil {
+	if host, ok := f.p.HostPath(f.p.LauncherFixed); ok && !f.p.root.For(host).IsFile(host) && filepath.Ext(host) == "" && f.p.Container == nil {
 		// The name of a config that comes with the trainer.
 		f.p.LauncherFixed = f.installed(t.TrainerConfigs, f.p.LauncherFixed)
 		if f.p.LauncherFixed == "" {
@@ -262,9 +262,9 @@ func (f *finder) trainerWords(words []string) {
 
 // installed finds a config of that name in a folder of the installed packages.
 func (f *finder) installed(folder, name string) string {
-	for _, dir := range SitePackages(f.p.Interpreter(f.env)) {
+	for _, dir := range SitePackages(f.p.root, f.p.Interpreter(f.env)) {
 		for _, ext := range []string{".yaml", ".yml"} {
-			if file := filepath.Join(dir, folder, name+ext); isFile(file) {
+			if file := filepath.Join(dir, folder, name+ext); f.p.root.IsFile(file) {
 				return file
 			}
 		}

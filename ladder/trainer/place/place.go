@@ -1,7 +1,10 @@
 package place
 
 import (
+	"slices"
+
 	"sparkrun/internal/job"
+	"sparkrun/internal/treefs"
 )
 
 // Mount is a folder or file of this machine that a container sees.
@@ -55,6 +58,9 @@ type Place struct {
 	Set     map[string]string
 	Unset   []string
 	Cleared bool
+	// Unclear are variables that the command sets to values which are not known. They are
+	// as they were in Surroundings.
+	Unclear []string
 	// OtherPath is true where the trainer's PATH is not ours, and not known.
 	OtherPath bool
 
@@ -71,9 +77,17 @@ type Place struct {
 	// Opaque says why the trainer's own words are not seen, or left alone, although
 	// its processes get what the command is given.
 	Opaque string
+	// ShellFile is the shell script that the command starts, as typed, which is why it is
+	// opaque; "" for other commands. See Reading.
+	ShellFile string
 	// ShimRefused says why a module on PYTHONPATH does not reach the trainer.
 	ShimRefused string
 
+	// root is the machine that the command is looked at on.
+	root treefs.Root
+	// shellHead are the words in front of ShellFile: the shell and its options; shellArgs
+	// those behind it.
+	shellHead, shellArgs []string
 	// layers are what stands in front, outermost first.
 	layers []layer
 	// hidden are folders of the container that are not this machine's although a
@@ -115,12 +129,22 @@ func (p *Place) Surroundings(env map[string]string) map[string]string {
 }
 
 func (p *Place) clear() {
-	p.Cleared, p.Set, p.Unset = true, map[string]string{}, nil
+	p.Cleared, p.Set, p.Unset, p.Unclear = true, map[string]string{}, nil, nil
 }
 
-func (p *Place) set(name, value string) { p.Set[name] = value }
+func (p *Place) set(name, value string) {
+	p.Set[name] = value
+	p.clearUp(name)
+}
+
+// clearUp notes that a variable has a value that is known again.
+func (p *Place) clearUp(name string) {
+	p.Unset = slices.DeleteFunc(p.Unset, func(n string) bool { return n == name })
+	p.Unclear = slices.DeleteFunc(p.Unclear, func(n string) bool { return n == name })
+}
 
 func (p *Place) unset(name string) {
+	p.clearUp(name)
 	p.Unset = append(p.Unset, name)
 	delete(p.Set, name)
 }

@@ -2,7 +2,6 @@ package place
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -25,6 +24,9 @@ func (f *finder) path(pre *front, o options) {
 		case pre.Venv && !o.on(pre.VenvUnless):
 			bin = f.venv()
 		}
+		if bin == "" && !byPrefix && !byName {
+			bin = f.managed(pre.Name, o)
+		}
 	}
 	switch {
 	case bin != "":
@@ -41,19 +43,30 @@ func (f *finder) pythonIn(root string) string {
 		return ""
 	}
 	bin := filepath.Join(absolute(f.p.Dir, root), "bin")
-	if executable(filepath.Join(bin, "python")) == "" {
+	if executable(f.p.root, filepath.Join(bin, "python")) == "" {
 		return ""
 	}
 	return bin
 }
 
 // venv returns the folder of programs of the project's .venv, as uv finds it.
-func (f *finder) venv() string {
+func (f *finder) venv() string { return f.venvOf(f.p.Dir) }
+
+// venvOf is venv for a project that a folder lies in. A relative
+// UV_PROJECT_ENVIRONMENT starts at the project's root.
+func (f *finder) venvOf(dir string) string {
 	around := f.around()
-	if root := around["UV_PROJECT_ENVIRONMENT"]; root != "" {
-		return f.pythonIn(root)
+	if env := around["UV_PROJECT_ENVIRONMENT"]; env != "" {
+		root := dir
+		if project := upwards(f.p.root, dir, "pyproject.toml"); project != "" && !filepath.IsAbs(env) {
+			root = project
+		}
+		if root == "" && !filepath.IsAbs(env) {
+			return ""
+		}
+		return f.pythonIn(absolute(root, env))
 	}
-	for d := f.p.Dir; d != ""; d = filepath.Dir(d) {
+	for d := dir; d != ""; d = filepath.Dir(d) {
 		if bin := f.pythonIn(filepath.Join(d, ".venv")); bin != "" {
 			return bin
 		}
@@ -71,7 +84,7 @@ func (f *finder) inline() bool {
 	if !ok {
 		return false
 	}
-	for line := range strings.Lines(string(readHead(file, maxProject))) {
+	for line := range strings.Lines(string(f.p.root.For(file).Head(file, maxProject))) {
 		if strings.TrimRight(line, " \r\n") == "# /// script" {
 			return true
 		}
@@ -85,21 +98,29 @@ func (f *finder) condaEnv(program, name string) string {
 		return f.pythonIn(name)
 	}
 	around := f.around()
+	home := around["HOME"]
+	for _, list := range []string{around["CONDA_ENVS_PATH"], around["CONDA_ENVS_DIRS"]} {
+		for _, dir := range strings.FieldsFunc(list, func(r rune) bool { return r == ':' || r == ',' }) {
+			if bin := f.pythonIn(filepath.Join(dir, name)); bin != "" {
+				return bin
+			}
+		}
+	}
 	var roots []string
 	if root := around["MAMBA_ROOT_PREFIX"]; root != "" {
 		roots = append(roots, root)
 	}
-	for _, exe := range []string{around["CONDA_EXE"], lookPath(program, around["PATH"], f.p.Dir)} {
+	for _, exe := range []string{around["CONDA_EXE"], around["MAMBA_EXE"], lookPath(f.p.root, program, around["PATH"], f.p.Dir)} {
 		if exe == "" {
 			continue
 		}
-		if real, err := filepath.EvalSymlinks(exe); err == nil {
+		if real, err := f.p.root.Real(exe); err == nil {
 			exe = real
 		}
 		roots = append(roots, filepath.Dir(filepath.Dir(exe)))
 	}
-	if home := around["HOME"]; home != "" {
-		for _, d := range []string{"miniforge3", "miniconda3", "anaconda3", "micromamba", ".conda"} {
+	if home != "" {
+		for _, d := range []string{"miniforge3", "mambaforge", "miniconda3", "anaconda3", "micromamba", ".local/share/mamba", ".conda"} {
 			roots = append(roots, filepath.Join(home, d))
 		}
 	}
@@ -110,6 +131,17 @@ func (f *finder) condaEnv(program, name string) string {
 		}
 		if bin := f.pythonIn(env); bin != "" {
 			return bin
+		}
+	}
+	if home == "" {
+		return ""
+	}
+	// conda notes every environment that it has made, wherever it lies.
+	for line := range strings.Lines(string(f.p.root.Head(filepath.Join(home, ".conda", "environments.txt"), maxProject))) {
+		if env := strings.TrimSpace(line); filepath.IsAbs(env) && filepath.Base(env) == name && filepath.Base(filepath.Dir(env)) == "envs" {
+			if bin := f.pythonIn(env); bin != "" {
+				return bin
+			}
 		}
 	}
 	return ""
@@ -134,16 +166,17 @@ func (f *finder) task(pre *front, rest []string) string {
 		return ""
 	}
 	for _, t := range pre.Tasks {
-		file, path, _ := strings.Cut(t, ":")
+		file, keys, _ := strings.Cut(t, ":")
 		for d := f.p.Dir; d != ""; d = filepath.Dir(d) {
-			data := readHead(filepath.Join(d, file), maxProject)
+			path := filepath.Join(d, file)
+			data := f.p.root.For(path).Head(path, maxProject)
 			if data != nil {
 				var doc map[string]any
 				if err := toml.Unmarshal(data, &doc); err != nil {
-					return fmt.Sprintf("%s cannot be read, so %s may be a task of %s: %v", filepath.Join(d, file), word, pre.Name, err)
+					return fmt.Sprintf("%s cannot be read, so %s may be a task of %s: %v", path, word, pre.Name, err)
 				}
-				if hasKey(doc, strings.Split(path, "."), word) {
-					return fmt.Sprintf("%s is a task of %s (%s): what it starts is not seen", word, pre.Name, filepath.Join(d, file))
+				if hasKey(doc, strings.Split(keys, "."), word) {
+					return fmt.Sprintf("%s is a task of %s (%s): what it starts is not seen", word, pre.Name, path)
 				}
 				break
 			}
@@ -182,9 +215,4 @@ func absolute(dir, path string) string {
 		return path
 	}
 	return filepath.Join(dir, path)
-}
-
-func isFile(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.Mode().IsRegular()
 }

@@ -119,7 +119,7 @@ func TestRealCommands(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if found := lookPath(changed[0], path, root); found != "" {
+			if found := lookPath("", changed[0], path, root); found != "" {
 				changed[0] = found
 			}
 			out, err := run(t, root, append(env, host...), changed...)

@@ -71,6 +71,7 @@ func (f *finder) shell(s *shellWord, words []string) {
 		default:
 			f.opaque(words, "%s is a shell script: what it starts is not seen", words[i])
 			f.scriptAdvice(words[i])
+			f.p.ShellFile, f.p.shellHead, f.p.shellArgs = words[i], words[:i], words[i+1:]
 		}
 		return
 	}
@@ -103,6 +104,29 @@ func (f *finder) shell(s *shellWord, words []string) {
 	}
 	f.push(l)
 	f.peel(inner)
+}
+
+// Reading is the whole command with the text of its ShellFile in place of the script, as
+// sh -c would be given it: what a look at the script takes for what it starts. It is not
+// ok for other commands.
+func (p *Place) Reading(text string) (argv []string, ok bool) {
+	if p.ShellFile == "" || p.Unsure != "" || strings.ContainsRune(text, 0) {
+		return nil, false
+	}
+	// Scripts hand on what they are given, as a rule all of it in one place.
+	args := make([]string, len(p.shellArgs))
+	for i, w := range p.shellArgs {
+		args[i] = quote(w)
+	}
+	text = strings.ReplaceAll(text, `"$@"`, strings.Join(args, " "))
+	words := append(slices.Clone(p.shellHead), "-c", text)
+	for i := len(p.layers) - 1; i >= 0; i-- {
+		var err error
+		if words, err = p.layers[i].around(words, addition{}); err != nil {
+			return nil, false
+		}
+	}
+	return words, true
 }
 
 // scriptAdvice says how the settings of a training in a shell script become known.
@@ -243,7 +267,7 @@ func (f *finder) mayMove(file string) bool {
 	if !ok || file == "" {
 		return true
 	}
-	text := readHead(host, maxProject)
+	text := f.p.root.For(host).Head(host, maxProject)
 	return text == nil || movesFolder.Match(shellComment.ReplaceAll(text, nil))
 }
 
@@ -301,7 +325,7 @@ func (f *finder) assign(a *syntax.Assign, l *layer, export bool) {
 	}
 	value, ok := "", a.Array == nil && a.Index == nil && !a.Append
 	if ok && a.Value != nil {
-		value, ok = literal(a.Value)
+		value, ok = f.assigned(name, a.Value)
 	}
 	if !ok {
 		f.unclear(name, a.Value, l)
@@ -310,10 +334,22 @@ func (f *finder) assign(a *syntax.Assign, l *layer, export bool) {
 	f.export(name, value, l)
 }
 
+// assigned is the value of an assignment, with variables filled in whose values are known.
+// What stands in PYTHONPATH must be known to the letter: ours is put before it.
+func (f *finder) assigned(name string, w *syntax.Word) (string, bool) {
+	if name == pythonPath {
+		return literal(w)
+	}
+	return f.known(w)
+}
+
 // exportWords applies export where the parser takes its words for arguments.
 func (f *finder) exportWords(args []*syntax.Word, l *layer) {
 	for _, w := range args {
 		text, ok := literal(w)
+		if !ok && !mentions(w, pythonPath) {
+			text, ok = f.known(w)
+		}
 		name, value, cut := strings.Cut(text, "=")
 		switch {
 		case ok && cut:
@@ -338,7 +374,11 @@ func (f *finder) export(name, value string, l *layer) {
 
 // unclear notes that a variable has a value that is not known.
 func (f *finder) unclear(name string, value *syntax.Word, l *layer) {
-	delete(f.p.Set, name)
+	if value == nil || !mentions(value, name) {
+		delete(f.p.Set, name)
+		f.p.clearUp(name)
+		f.p.Unclear = append(f.p.Unclear, name)
+	}
 	delete(l.typed, name)
 	switch {
 	case name == "PATH":
@@ -407,10 +447,15 @@ func (f *finder) simple(part syntax.WordPart) (string, bool) {
 		if x.Param == nil || !plainParam(x) {
 			return "", false
 		}
-		if x.Param.Value == "PWD" {
-			return f.p.Dir, f.p.Dir != ""
-		}
 		v, ok := f.around()[x.Param.Value]
+		switch name := x.Param.Value; {
+		case name == "PWD":
+			return f.p.Dir, f.p.Dir != ""
+		case name == "PATH" && f.p.OtherPath, slices.Contains(f.p.Unclear, name):
+			return "", false
+		case name == "PATH" && f.p.first != "" && v != "":
+			v = f.p.first + string(filepath.ListSeparator) + v // of an environment that is switched on
+		}
 		return v, ok && v != ""
 	}
 	return "", false

@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 
 	"mvdan.cc/sh/v3/syntax"
+
+	"sparkrun/internal/shellread"
 )
 
 // shellText is the text given to a shell with -c, of which the last command is the
@@ -42,7 +44,7 @@ func parseShell(text string, dialect syntax.LangVariant) (*shellText, string) {
 	if strings.ContainsRune(text, '\r') {
 		return nil, "it has carriage returns in it"
 	}
-	file, err := syntax.NewParser(syntax.Variant(dialect)).Parse(strings.NewReader(text), "")
+	file, err := shellread.Parse(text, dialect)
 	if err != nil {
 		return nil, fmt.Sprintf("it does not parse: %v", err)
 	}

@@ -147,6 +147,10 @@ type engine struct {
 }
 
 type compose struct {
+	// Files and Overrides are the names that compose looks for, best first; who reads such
+	// files takes them from the same table.
+	Files       []string          `yaml:"files"`
+	Overrides   []string          `yaml:"overrides"`
 	Programs    map[string]string `yaml:"programs"`
 	GlobalPlain []string          `yaml:"global_plain"`
 	GlobalValue []string          `yaml:"global_value"`

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sparkrun/internal/regular"
 )
 
 // Bounds of what is read of one attempt. The training can write into the record
@@ -108,17 +110,15 @@ func list(dir string) ([]string, error) {
 func readFile(path string) (written, error) {
 	var w written
 	// A link could lead anywhere, and a pipe would never end.
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
+	f, info, err := regular.OpenHere(path)
+	switch {
+	case errors.Is(err, regular.ErrNot), errors.Is(err, unix.EISDIR):
+		return w, errors.New("not a regular file")
+	case err != nil:
 		return w, errors.Unwrap(err)
 	}
 	defer f.Close()
-	info, err := f.Stat()
 	switch {
-	case err != nil:
-		return w, err
-	case !info.Mode().IsRegular():
-		return w, errors.New("not a regular file")
 	case info.Size() > maxRecordFile:
 		return w, fmt.Errorf("%d bytes, more than %d", info.Size(), maxRecordFile)
 	}

@@ -1,7 +1,5 @@
-from typing import Optional
-
-__version__ = '2.9.0a0+50eac811a6.nv25.09'
+__version__ = '2.10.0a0+b558c986e8.nv25.11'
 debug = False
 cuda: Optional[str] = '13.0'
-git_version = '50eac811a6'
+git_version = 'unknown'
 hip: Optional[str] = None

@@ -1,0 +1,51 @@
+// Package shellread owns the parsing of shell text that users and their files hold: the
+// parser descends once for each bracket, and a stack that overflows ends the process, which
+// nothing can recover from.
+package shellread
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+const (
+	// MaxSize bounds a text in bytes. Scripts that people write have some tens of KiB.
+	MaxSize = 128 << 10
+	// MaxDepth bounds the brackets that are open at once. People's scripts have less than
+	// ten.
+	MaxDepth = 500
+)
+
+// ErrDeep is the error of a text with more than MaxDepth brackets open at once.
+var ErrDeep = errors.New("its brackets are nested too deep to be a script of a person")
+
+// Parse parses a text. What is larger than MaxSize or deeper than MaxDepth is refused.
+func Parse(text string, dialect syntax.LangVariant) (*syntax.File, error) {
+	if len(text) > MaxSize {
+		return nil, fmt.Errorf("it is larger than %d KiB", MaxSize>>10)
+	}
+	if deep(text) {
+		return nil, ErrDeep
+	}
+	return syntax.NewParser(syntax.Variant(dialect)).Parse(strings.NewReader(text), "")
+}
+
+// deep counts brackets whatever they mean: quotes make it say too much, never too little
+// by more than what closes one for each that opens.
+func deep(text string) bool {
+	open := 0
+	for i := range len(text) {
+		switch text[i] {
+		case '(', '{':
+			if open++; open > MaxDepth {
+				return true
+			}
+		case ')', '}':
+			open = max(0, open-1)
+		}
+	}
+	return false
+}

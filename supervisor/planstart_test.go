@@ -1,0 +1,137 @@
+package supervisor
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sparkrun/internal/modelsize"
+	"sparkrun/preflight"
+	"sparkrun/preflight/headroom"
+)
+
+// The step to start from is one that this run may take, for `sparkrun plan` and for the
+// checks alike.
+func TestStartFromTheRunsOwnLadder(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		change func(*Options)
+		budget int64
+		rung   string
+		byHand bool
+		want   string // in words and line
+		never  string
+	}{
+		{"the ladder", func(*Options) {}, 82e9, "shorter-packing", false, "seq_len 8192 -> 2048, micro_batch 4 -> 1, grad_accum 8 -> 32", ""},
+		{"its line", func(*Options) {}, 115e9, "shorter-packing", false, "'cutoff_len=2048'", ""},
+		{"only what leaves the training the same", func(o *Options) { o.Exact = true }, 60e9, "smaller-model", false, "without --exact: ", "$ "},
+		{"a rung is left out", func(o *Options) { o.Deny = []string{"shorter-packing"} }, 115e9, "smaller-model", false, "without --deny shorter-packing: ", "cutoff_len"},
+		{"consent is missing", func(*Options) {}, 60e9, "bf16-lora", true, "needs a learning rate of its own", ""},
+		{"consent", func(o *Options) { o.Allow = []string{"bf16-lora"} }, 60e9, "bf16-lora", false, "finetuning_type=lora", "by hand"},
+		{"nothing helps", func(*Options) {}, 5e9, "smaller-model", false, "a smaller model", ""},
+	} {
+		o := planDir(t)
+		c.change(&o)
+		r, err := understood(t.Context(), o)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		model := modelsize.Size{Params: 8e9, From: "guessed from its name"}
+		spec := headroom.FromJob(&r.job, model)
+		est, err := spec.Estimate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := preflight.Budget{Known: true, Bytes: c.budget, Available: c.budget, Total: c.budget}
+		s := firstStep(o, r.set, r.lad, r.job)(spec, est, b)
+		if s == nil {
+			t.Errorf("%s: nothing", c.name)
+			continue
+		}
+		if all := s.Words + "\n" + s.Line; s.Rung != c.rung || s.ByHand != c.byHand || !strings.Contains(all, c.want) || c.never != "" && strings.Contains(all, c.never) {
+			t.Errorf("%s: %+v", c.name, s)
+		}
+		p, err := Plan(t.Context(), PlanOptions{Options: o, Budget: c.budget})
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if diff := cmp.Diff(s, p.Start); diff != "" {
+			t.Errorf("%s: the checks and the plan differ (-checks +plan):\n%s", c.name, diff)
+		}
+	}
+}
+
+// Activation checkpointing that is off comes first, by itself or with a rung; on a machine
+// that others use, they come before a smaller model.
+func TestStartWithCheckpointing(t *testing.T) {
+	t.Parallel()
+	config := "base_model: some/Thing-8B\nadapter: lora\nlora_r: 16\nlora_target_linear: true\nsequence_len: 8192\nmicro_batch_size: 4\ngradient_accumulation_steps: 2\nbf16: true\noutput_dir: o\n"
+	for _, c := range []struct {
+		name   string
+		budget int64
+		rung   string
+		want   []string
+	}{
+		{"it is enough", 200e9, headroom.Checkpointing, []string{"leaves the training the same", "--gradient-checkpointing"}},
+		{"and another rung", 60e9, "shorter-packing", []string{"leaves the training the same; then seq_len 8192 -> ", "--gradient-checkpointing", "--sequence-len"}},
+		{"no step is enough", 10e9, headroom.Smaller, []string{"activation checkpointing is off; with it"}},
+	} {
+		o := planDir(t)
+		if err := os.WriteFile(filepath.Join(o.Dir, "a.yml"), []byte(config), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		o.Argv = []string{"axolotl", "train", "a.yml"}
+		p, err := Plan(t.Context(), PlanOptions{Options: o, Budget: c.budget})
+		if err != nil || p.Start == nil {
+			t.Errorf("%s: %+v, %v", c.name, p.Start, err)
+			continue
+		}
+		all := p.Start.Words + "\n" + p.Start.Line
+		for _, want := range c.want {
+			if p.Start.Rung != c.rung || !strings.Contains(all, want) {
+				t.Errorf("%s: no %q in %+v", c.name, want, p.Start)
+			}
+		}
+		if c.rung != headroom.Smaller && (p.Start.Knobs["grad_checkpoint"] != "true" || p.Start.Peak >= p.Estimate.Peak) {
+			t.Errorf("%s: %+v", c.name, p.Start)
+		}
+	}
+	o := planDir(t)
+	r, err := understood(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := headroom.FromJob(&r.job, modelsize.Size{Params: 8e9})
+	spec.SeqLen, spec.MicroBatch = 1024, 1
+	est, err := spec.Estimate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := preflight.Budget{Known: true, Bytes: 15e9, Available: 19e9, Total: 130e9}
+	if s := firstStep(o, r.set, r.lad, r.job)(spec, est, used); s == nil || s.Rung != "" || !strings.Contains(s.Words, "with the machine to itself it fits") {
+		t.Errorf("beside others: %+v", s)
+	}
+}
+
+// A command whose accumulation is not known is not given a line that would make its
+// effective batch smaller.
+func TestNoLineWithAnotherBatch(t *testing.T) {
+	t.Parallel()
+	o := planDir(t)
+	o.Argv = []string{"./train"}
+	o.Knobs = map[string]string{"micro_batch": "8", "seq_len": "1024", "model": "some/Thing-8B", "method": "lora"}
+	p, err := Plan(t.Context(), PlanOptions{Options: o, Budget: 24e9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := p.Start
+	if s == nil || !s.ByHand || s.Line != "" || len(s.Changes) != 0 || !strings.Contains(s.Words, "the effective batch stays only with 8 times the gradient accumulation") {
+		t.Errorf("%+v", s)
+	}
+}
