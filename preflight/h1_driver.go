@@ -21,9 +21,9 @@ type driver struct {
 	// of modules, foldered that there is such a folder.
 	release         string
 	foldered, built bool
-	// library is the version of the driver's library.
-	library string
-	nodes   []deviceNode
+	// installed is the version of the driver's library.
+	installed string
+	nodes     []deviceNode
 	// secureBoot: the firmware lets only signed modules in.
 	secureBoot bool
 	// cudaVisible and nvidiaVisible are the variables that hide GPUs.
@@ -64,7 +64,7 @@ func lookDriver(_ context.Context, v view) driver {
 		}
 	}
 	d.foldered, d.built = moduleBuilt(v.root, d.release)
-	d.library = libraryVersion(v.root, t.Driver.Libraries)
+	d.installed = libraryVersion(v.root, t.Driver.Libraries)
 	for _, path := range t.Driver.Nodes {
 		d.nodes = append(d.nodes, lookAtNode(v.root, path, false))
 	}
@@ -229,8 +229,8 @@ func (d driver) evidence(f facts) []string {
 	if d.modules["nouveau"] {
 		out = append(out, "/proc/modules: nouveau")
 	}
-	if d.library != "" {
-		out = append(out, "driver library "+d.library)
+	if d.installed != "" {
+		out = append(out, "driver library "+d.installed)
 	}
 	for _, n := range d.nodes {
 		switch {

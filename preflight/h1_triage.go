@@ -159,7 +159,7 @@ func (d driver) loaded(f facts) fault {
 // reinstall is how the module of this kernel is put back: from the distribution, never
 // from a .run file, and the open one, since no other works on GB10.
 func (d driver) reinstall() string {
-	if branch, _, ok := strings.Cut(d.library, "."); ok {
+	if branch, _, ok := strings.Cut(d.installed, "."); ok {
 		return fmt.Sprintf("sudo apt install --reinstall linux-modules-nvidia-%s-open-%s\nif there is no such package: sudo apt install --reinstall nvidia-dkms-%s-open\nsudo reboot", branch, d.release, branch)
 	}
 	return "install the driver's open module for this kernel (linux-modules-nvidia-BRANCH-open-" + d.release + ", or nvidia-dkms-BRANCH-open), then reboot"
@@ -168,10 +168,10 @@ func (d driver) reinstall() string {
 // tornBy says which versions differ, where both are known.
 func (d driver) tornBy(f facts) string {
 	m := moduleVersionWord.FindString(f.hardware.moduleVersion)
-	if m == "" || d.library == "" || m == d.library {
+	if m == "" || d.installed == "" || m == d.installed {
 		return ""
 	}
-	return "module " + m + ", library " + d.library
+	return "module " + m + ", library " + d.installed
 }
 
 // age: software for a newer CUDA than the driver supports.

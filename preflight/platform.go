@@ -127,8 +127,8 @@ type gpuAnswer struct {
 	gpu sample.GPU
 	// asked: there was a way to ask. late: it had not answered in time.
 	asked, late bool
-	// library: the driver's library is installed; only known where late.
-	library bool
+	// installed: the driver's library is; only known where late.
+	installed bool
 	// named is the file that the user's setting names in place of the driver's library.
 	named string
 	err   error
@@ -142,7 +142,7 @@ func (a gpuAnswer) ok() bool {
 
 // hangs tells that there is a driver that keeps its caller waiting, rather than none that
 // could be asked: then the library is not there, and that is said at once.
-func (a gpuAnswer) hangs() bool { return a.late && a.library }
+func (a gpuAnswer) hangs() bool { return a.late && a.installed }
 
 // nvmlLibraryEnv names the driver's library in place of the system's own, for the sensors.
 const nvmlLibraryEnv = "SPARKRUN_NVML_LIBRARY"

@@ -232,7 +232,7 @@ func gather(ctx context.Context, in Input) (facts, map[string]any) {
 		}
 		// On a busy machine it may be that nobody came to ask it.
 		if a.late && !f.busy {
-			a.library, _ = within(ctx, lookLimit, func(context.Context) bool { return libraryThere(r, getenv) })
+			a.installed, _ = within(ctx, lookLimit, func(context.Context) bool { return libraryThere(r, getenv) })
 		}
 		if in.Getenv != nil {
 			a.named = in.Getenv(nvmlLibraryEnv)
