@@ -25,6 +25,8 @@ for i, loss in enumerate(a.losses.split(","), 1):
 if a.end == "wait":
     while True:
         time.sleep(0.05)
+if a.end == "hang":
+    time.sleep(600)
 if a.end == "oom":
     raise MemoryError
 `
@@ -138,5 +140,22 @@ time.sleep(0.3)
 	p.says("NOT GOOD") // also to somebody who wants to hear of nothing but trouble
 	if m := p.manifest(); m.Result != "diverged" {
 		t.Errorf("result %q, divergence %q\nstderr %s", m.Result, m.Divergence, p.err)
+	}
+}
+
+// TestHangAfterDivergence: each of the two is told once.
+func TestHangAfterDivergence(t *testing.T) {
+	t.Parallel()
+	p := losses(t, []string{"--hang-timeout", "3s"}, "2.5,nan,nan,nan", "hang").is(124)
+	m := p.manifest()
+	if len(m.Attempts) != 1 || m.Attempts[0].Verdict.Reason != "hang" || m.Divergence == "" {
+		t.Errorf("divergence %q, attempts %+v", m.Divergence, m.Attempts)
+	}
+	line := strings.Join(p.events("run.end"), "\n")
+	if n := strings.Count(line, m.Divergence); n != 1 {
+		t.Errorf("the loss is told %d times: %s", n, line)
+	}
+	if !strings.Contains(line, "not tried again; the loss had diverged: ") || !strings.Contains(line, "exit status 124: for ") {
+		t.Errorf("result line %s", line)
 	}
 }

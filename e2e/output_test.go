@@ -154,13 +154,73 @@ print("fits")
 	run := filepath.Join(disk, "latest")
 	m := readJSON(t, filepath.Join(run, "run.json"))
 	if m["state"] != "succeeded-changed" || len(m["attempts"].([]any)) != 2 {
-		t.Errorf("state %v after %d attempts", m["state"], len(m["attempts"].([]any)))
+		left, _ := exec.Command("ls", "-laR", run).Output()
+		t.Errorf("state %v after %d attempts\nstderr %s\n%s", m["state"], len(m["attempts"].([]any)), p.err, left)
 	}
 	if v := readJSON(t, filepath.Join(run, "attempts/1/verdict.json")); v["verdict"] != "oom" {
 		t.Errorf("verdict of attempt 1: %v", v)
 	}
 	if !strings.HasSuffix(strings.TrimSpace(p.out.String()), "fits") {
 		t.Error("the end did not reach the terminal")
+	}
+	if left, _ := filepath.Glob(filepath.Join(run, ".*")); len(left) > 0 {
+		t.Errorf("left in the run directory: %v", left)
+	}
+}
+
+// TestFullDiskTakenByOthers: whatever the run gives back or has not taken yet, another
+// writer takes at once. Both attempts run, and their ends are on disk all the same.
+func TestFullDiskTakenByOthers(t *testing.T) {
+	t.Parallel()
+	disk := smallDisk(t, "4m")
+	dir := t.TempDir()
+	script := writeScript(t, dir, "train.py", `
+import argparse, os, sys, time
+p = argparse.ArgumentParser()
+p.add_argument("--max_length", type=int)
+n = p.parse_args().max_length
+open(f"at-{n}", "w").close()
+while not os.path.exists("full"): time.sleep(0.01)
+if n > 2048:
+    raise MemoryError
+print("fits")
+`)
+	p := start(t, dir, "--no-preflight", "--min-free", "0B", "--runs-dir", disk, "--", "python3", script, "--max_length", "4096")
+	until(t, "the first attempt runs", func() bool { _, err := os.Stat(filepath.Join(dir, "at-4096")); return err == nil })
+	hog, err := os.Create(filepath.Join(disk, "hog"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hog.Close()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		block := make([]byte, 4096)
+		for told := false; ; {
+			if _, err := hog.Write(block); err == nil {
+				continue
+			}
+			if !told {
+				told = os.WriteFile(filepath.Join(dir, "full"), nil, 0o644) == nil
+			}
+			select {
+			case <-p.done:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}()
+	if got := p.wait(90 * time.Second); got != 0 {
+		t.Errorf("status %d\nstderr %s", got, p.err)
+	}
+	<-over
+	run := filepath.Join(disk, "latest")
+	m := readJSON(t, filepath.Join(run, "run.json"))
+	if m["state"] != "succeeded-changed" || len(m["attempts"].([]any)) != 2 {
+		t.Errorf("state %v after %d attempts\nstderr %s", m["state"], len(m["attempts"].([]any)), p.err)
+	}
+	if v := readJSON(t, filepath.Join(run, "attempts/1/verdict.json")); v["verdict"] != "oom" {
+		t.Errorf("verdict of attempt 1: %v", v)
 	}
 	if left, _ := filepath.Glob(filepath.Join(run, ".*")); len(left) > 0 {
 		t.Errorf("left in the run directory: %v", left)

@@ -27,8 +27,9 @@ func (l Ladder) settle(s Situation) (Decision, bool) {
 		d.Advice = []string{"the training itself is done: take its last checkpoint and repeat only what came after it"}
 		return d, true
 	}
-	switch last.Answer {
-	case AnswerOOM, AnswerUnsure:
+	watched := last.Answer == AnswerNotOOM && s.AgainAfter[last.Reason] > 0
+	switch {
+	case last.Answer == AnswerOOM, last.Answer == AnswerUnsure, watched:
 	default:
 		return l.notMemory(s), true
 	}
@@ -49,6 +50,9 @@ func (l Ladder) settle(s Situation) (Decision, bool) {
 		d, _ := stop(StopMaxAttempts, fmt.Sprintf("%d attempts were made, the most allowed (--max-attempts)", len(s.Past)))
 		d.Status75 = allOOM(s.Past)
 		return d, true
+	}
+	if watched {
+		return l.afterWatch(s), true
 	}
 	if last.Answer == AnswerUnsure {
 		if l.count(s, func(p Past) bool { return p.Answer == AnswerUnsure }) > l.rules.Again.Unsure {
@@ -86,6 +90,26 @@ func (l Ladder) settle(s Situation) (Decision, bool) {
 func (l Ladder) again(s Situation, because, why string) Decision {
 	d := l.newState(s).retry(nil, nil, why, nil)
 	d.Again = because
+	return d
+}
+
+// afterWatch goes on from the checkpoint after an attempt that a watch ended, where the
+// user asked for that: never from the beginning, which would end the same way a second
+// time and lose what was trained.
+func (l Ladder) afterWatch(s Situation) Decision {
+	last := s.Past[len(s.Past)-1]
+	d := Decision{Act: "stop", Stop: StopNotOOM, Knobs: l.newState(s).now}
+	most := s.AgainAfter[last.Reason]
+	switch n := l.count(s, func(p Past) bool { return p.Answer == AnswerNotOOM && p.Reason == last.Reason }); {
+	case n > most:
+		d.Why = fmt.Sprintf("ended for the same reason (%s) %d times: not started again", last.Reason, n)
+	case !s.CanResume:
+		d.Why = fmt.Sprintf("ended by a watch (%s), and there is no complete checkpoint to go on from: not started again", last.Reason)
+	case last.Reason == "slowdown" && !last.Progressed:
+		d.Why = "ended for its slowness, and it had saved nothing since its start: not started again"
+	default:
+		return l.again(s, AgainWatch, fmt.Sprintf("ended by a watch (%s): once more from the newest checkpoint, with the same settings", last.Reason))
+	}
 	return d
 }
 

@@ -12,6 +12,7 @@ import (
 const (
 	AgainUnsure   = "unsure"
 	AgainCoTenant = "co-tenant"   // wait in the gate until the memory is back
+	AgainWatch    = "watch"       // a watch ended it, and it is to go on from its checkpoint
 	AgainDropped  = "drop-caches" // the rung of that name, by itself
 )
 
@@ -128,6 +129,10 @@ type Situation struct {
 	// CanResume says that a complete checkpoint is there and that the trainer
 	// takes it up with unchanged settings.
 	CanResume bool
+	// AgainAfter says how often at most an attempt that a watch ended for that reason (the
+	// verdict's: hang, slowdown) is followed by one that goes on from its checkpoint with
+	// the same settings. It is what the user asked for; nil is never.
+	AgainAfter map[string]int
 	// ContainerEnds says, of a command in a container, that the processes inside are
 	// known to be gone or can be ended; without that nothing is started beside
 	// them. It means nothing for other commands.

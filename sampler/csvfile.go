@@ -72,6 +72,7 @@ type csvFile struct {
 	// syncing one borrows.
 	file    atomic.Pointer[os.File]
 	size    int64
+	asideAt int64 // the size at which putting the file aside is tried again
 	pending [][]byte
 	// rest comes before all rows: the header, or what is left of a row after a
 	// write cut short, so that no line is torn.
@@ -200,10 +201,13 @@ func (f *csvFile) append() error {
 // to stand at its beginning is then the rest to be written.
 func (f *csvFile) opened() (*os.File, error) {
 	file := f.file.Load()
-	if file != nil && len(f.rest) == 0 && f.partBytes > 0 && f.size >= f.partBytes {
-		if err := f.putAside(); err != nil {
-			return nil, err
+	if file != nil && len(f.rest) == 0 && f.partBytes > 0 && f.size >= max(f.partBytes, f.asideAt) {
+		if aside := f.putAside() == nil; !aside {
+			// A folder that cannot be changed: a part that grows loses nothing.
+			f.asideAt = f.size + f.partBytes/16
+			return file, nil
 		}
+		f.asideAt = 0
 		f.file.Store(nil)
 		// The syncing goroutine will not see this part again. A sync that is
 		// running keeps the descriptor until it is done.

@@ -186,6 +186,30 @@ func TestAFullFileIsPutAside(t *testing.T) {
 	}
 }
 
+// A part that cannot be put aside, here since its name would be too long, grows on.
+func TestAPartThatCannotBePutAsideLosesNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	n := newNotes()
+	name := strings.Repeat("t", 251) + ".csv"
+	f := newCSVFile(dir, name, []byte("h\n"), n.note)
+	f.partBytes = 32
+	want := "h\n"
+	for i := range 100 {
+		f.row(fmt.Appendf(nil, "%03d\n", i))
+		want += fmt.Sprintf("%03d\n", i)
+	}
+	finish(t, f)
+	if got := content(t, dir, name); got != want {
+		t.Errorf("%d bytes of %d are there: %q", len(got), len(want), got)
+	}
+	select {
+	case <-n.failed:
+		t.Error("told as a failure")
+	default:
+	}
+}
+
 func TestAFileThatCannotBeMadeIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "gone")

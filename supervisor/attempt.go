@@ -81,11 +81,8 @@ type attempt struct {
 	// ending is who ended it where that was sparkrun: the guard, or the limit for
 	// one that hung. Written before its end is told.
 	ending runlog.EndedBy
-	// hung says that nothing moved any more after an out-of-memory line and that
-	// the attempt was ended for it.
-	hung atomic.Bool
-	// lossEnd says that it was ended because its loss had diverged.
-	lossEnd atomic.Bool
+	// watched is why a watch of ours ends it, nil while none does.
+	watched atomic.Pointer[watchEnd]
 	// quiet is what tells a hang, limits what the child may use, space what was
 	// left where it writes.
 	quiet  quiet
@@ -327,14 +324,10 @@ func (r *run) writeSmall(a *attempt, name string, v any) {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err == nil {
 		b = append(r.secrets.JSON(b), '\n')
-		err = runlog.WriteFile(path, b)
-	}
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		r.dir.ReleaseReserve()
-		if err = runlog.WriteFile(path, b); err != nil {
-			// Others were quicker. This one matters more than the spare room for
-			// the last run.json, which is there already in an older version.
-			r.dir.ReleaseLast()
+		if name == verdictFile {
+			err = r.dir.WriteVerdict(path, b)
+		} else if err = runlog.WriteFile(path, b); errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+			r.dir.ReleaseReserve()
 			err = runlog.WriteFile(path, b)
 		}
 	}
@@ -523,6 +516,7 @@ func (r *run) attach(a *attempt, spec holder.Spec) {
 	}
 	go r.watchTree(ctx, a)
 	go r.watchQuiet(ctx, a)
+	go r.watchHang(ctx, a)
 	go r.meetPace(ctx, a)
 	go r.watchOthers(ctx.Done(), a)
 	go a.space.watch(ctx, r.writesTo(a))

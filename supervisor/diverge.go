@@ -1,15 +1,14 @@
 package supervisor
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"time"
 
 	"sparkrun/internal/event"
 	"sparkrun/internal/job"
-	"sparkrun/ladder/oom"
 	"sparkrun/ladder/trainer/progress"
+	"sparkrun/supervisor/runlog"
 )
 
 // A loss that is not a number is no matter of memory: it is told when it shows, no
@@ -47,20 +46,10 @@ func (r *run) watchLoss(a *attempt, s progress.Step, t time.Time) {
 	if !first || r.o.OnDivergence != "stop" {
 		return
 	}
-	r.post(Input{}, func() {
-		if r.m.State != Running || r.att != a {
-			return
-		}
-		a.lossEnd.Store(true)
-		r.log.Event(event.Event{Attempt: a.n, Kind: event.Divergence, Level: event.Error, Msg: fmt.Sprintf("ending the command, which has %s to end by itself (--on-divergence stop)", human(r.o.Grace))})
-		r.step(context.Background(), Input{Kind: Diverged}) // nothing of it can be cancelled
+	r.endWatched(a, watchEnd{name: "divergence", by: runlog.BySparkrun, grace: r.o.Grace, how: "ended: the loss had diverged", words: f.Why}, event.Event{
+		Kind: event.Divergence, Level: event.Error,
+		Msg: fmt.Sprintf("ending the command, which has %s to end by itself (--on-divergence stop)", human(r.o.Grace)),
 	})
-}
-
-// endDiverged ends an attempt whose loss has diverged.
-func (r *run) endDiverged() {
-	r.att.stops = append(r.att.stops, oom.SignalSent{Name: "SIGTERM", By: "divergence", T: r.clk.Now()})
-	r.att.order(stopOrder{"SIGTERM", r.o.Grace})
 }
 
 // lossWords says how the loss diverged, "" if it did not.

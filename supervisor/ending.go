@@ -94,11 +94,9 @@ func (r *run) attemptOver(a *attempt, e *holder.Exit) {
 	if n := a.asked.Load(); a.box.client && n > 0 {
 		unasked, escalated = false, escalated || n > 1
 	}
-	if a.hung.Load() && !unasked {
-		by = runlog.ByLimit
-	}
-	if a.lossEnd.Load() && !unasked && by == "" {
-		by = runlog.BySparkrun
+	// Who was first: the guard may act while a hang is being ended, and is not why.
+	if w := a.watched.Load(); w != nil && !unasked && (by == "" || r.clk.At(e.Guard.Boot).After(w.at)) {
+		by = w.by
 	}
 	a.ending = by
 	if left := endedWords(e.Ended); left != "" && by == "" && unasked {

@@ -44,7 +44,9 @@ func (r *run) noteDrop(d *ladder.Drop) {
 }
 
 // writeVerdict writes attempts/N/verdict.json.
-func (r *run) writeVerdict(a *attempt, v oom.Verdict) { r.writeSmall(a, "verdict.json", v) }
+func (r *run) writeVerdict(a *attempt, v oom.Verdict) { r.writeSmall(a, verdictFile, v) }
+
+const verdictFile = "verdict.json"
 
 // lastVerdict is the verdict of an attempt that none was made for: it was
 // stopped, lost or never came to be. It is written to disk and returned.
@@ -58,6 +60,9 @@ func (r *run) lastVerdict(a *attempt) (oom.Verdict, runlog.EndKind) {
 	switch {
 	case r.m.State == Stopped && a.exit.Load() != nil:
 		v, end = r.table().Decide(r.gather(a)), runlog.EndStopped
+		if a.endedFor() != nil {
+			end = r.endOf(a) // the user came second: the run's end is theirs, the attempt's is not
+		}
 	case r.m.State == Lost && r.guardActed(a):
 		v, end = r.table().Decide(r.gather(a)), runlog.EndLost
 	case r.m.State == Lost:
@@ -86,8 +91,8 @@ func (r *run) endOf(a *attempt) runlog.EndKind {
 	switch {
 	case a.ending == runlog.ByGuard:
 		return runlog.EndGuard
-	case a.ending == runlog.ByLimit:
-		return runlog.EndHang
+	case a.endedFor() != nil && a.endedFor().kind != "":
+		return a.endedFor().kind
 	case e != nil && e.Signal != "":
 		return runlog.EndSignaled
 	}
@@ -134,8 +139,10 @@ func (r *run) finish(leave <-chan struct{}) {
 		}
 	})
 	if r.samp != nil {
+		bounded(leave, readingMost, func() { r.account().awaitReading(leave) })
 		r.samp.Stop()
 	}
+	bounded(nil, stopActingMost, r.stopActing) // a capped clock outlives us: not even for somebody in a hurry
 	end := r.clk.Now()
 	r.mu.Lock()
 	for _, e := range r.detector.Finish(end) {
@@ -143,11 +150,13 @@ func (r *run) finish(leave <-chan struct{}) {
 	}
 	heat := r.detector.Summary()
 	r.mu.Unlock()
+	r.account().finished(heat)
 	bounded(leave, 2*time.Second, func() { r.keepPace(heat) })
 	bounded(leave, 3*time.Second, func() { r.progFile.Close() })
 	bounded(leave, 3*time.Second, r.removeOurs)
 	saved := r.savedCheckpoints(leave)
-	facts := r.facts(end, throttledSeconds(heat), saved)
+	facts := r.facts(end, saved)
+	facts.Heat, facts.Energy = r.account().total()
 	lines := Summary(facts)
 	bounded(leave, time.Second, r.describe)
 
@@ -159,7 +168,8 @@ func (r *run) finish(leave <-chan struct{}) {
 		result = ResultDiverged
 	}
 	r.man.Result, r.man.ExitStatus, r.man.EndedBy, r.man.End, r.man.Pending = result, &status, r.m.EndedBy, &moment, nil
-	r.man.Summary = runlog.Summary{LowestMemAvailableKiB: facts.LowestKiB, HottestC: facts.HottestC, LostS: sample.Known(r.lostTime(facts).Seconds())}
+	r.man.Summary = runlog.Summary{LowestMemAvailableKiB: facts.LowestKiB, HottestC: facts.HottestC, LostS: sample.Known(lostTime(facts).Seconds())}
+	r.man.Summary.Heat, r.man.Summary.Energy = facts.Heat, runlog.EnergyOf(facts.Energy)
 	if heat.ObservedS > 0 {
 		r.man.Summary.ThrottleS = sample.Known(throttledSeconds(heat))
 	}
@@ -180,6 +190,7 @@ func (r *run) finish(leave <-chan struct{}) {
 	bounded(leave, time.Second, func() {
 		_ = runlog.WriteFile(r.dir.File("summary.txt"), []byte(strings.Join(r.redactAll(lines), "\n")+"\n")) // the terminal has them all the same
 	})
+	r.tellEnd(leave)
 	r.endLife()
 	r.unlock()
 	close(r.screenq)
@@ -254,28 +265,42 @@ func (r *run) savedCheckpoints(leave <-chan struct{}) string {
 	}
 }
 
-func (r *run) lostTime(f Facts) time.Duration {
-	d := f.Gate + f.Throttled
+// lostTime is the time that is not training, each second once: what a failed attempt was
+// paused, or slower, is in its length.
+func lostTime(f Facts) time.Duration {
+	d := f.Gate
 	for _, a := range f.Attempts {
 		if a.Died && a.N < len(f.Attempts) {
 			d += a.Took
+			continue
 		}
+		// What heat cost, and not how long the GPU was held back: under a light throttle
+		// nearly all of the time is training.
+		d += a.Paused + secondsOf(a.LostS)
 	}
 	return d
 }
 
 // facts collects what the summary tells.
-func (r *run) facts(end time.Time, throttledS float64, checkpoint string) Facts {
+func (r *run) facts(end time.Time, checkpoint string) Facts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f := Facts{
 		Checkpoint: checkpoint, OutputKnown: r.job.Knobs[job.OutputDir].Value != "",
 		State: r.m.State, Status: r.m.Status, EndedBy: string(r.m.EndedBy), Reason: r.m.Reason,
-		Gate: r.gate, Throttled: time.Duration(throttledS * float64(time.Second)),
+		Gate:      r.gate,
 		LowestKiB: r.lowest, LowestAt: r.lowestAt, HottestC: r.hottest,
 		RunDir: r.dir.Path, Took: end.Sub(r.clk.Wall),
 	}
 	for _, a := range r.all {
+		n, took := r.pausesOf(a.n)
+		paused := secondsOf(sample.Known(took))
+		f.Pauses += n
+		f.Paused += paused
+		var lost sample.Num
+		if h, _ := r.account().attempt(a.n); h != nil {
+			lost = h.LostS
+		}
 		a.mu.Lock()
 		died := a.verdict.Answer != "" && !(a.verdict.Answer == oom.NotOOM && a.exit.Load() != nil && a.exit.Load().Status() == 0) && a.endKind != runlog.EndStopped
 		what := string(a.verdict.Answer)
@@ -287,7 +312,7 @@ func (r *run) facts(end time.Time, throttledS float64, checkpoint string) Facts 
 		}
 		f.Attempts = append(f.Attempts, AttemptFacts{
 			N: a.n, End: a.end, Took: a.end.Sub(a.start), Died: died,
-			How: a.howEnded(), Verdict: what, Quote: a.verdict.Quote,
+			How: a.howEnded(), Verdict: what, Quote: a.verdict.Quote, Paused: paused, LostS: lost,
 		})
 		if a.haveStep || a.lossB.OK {
 			f.FirstStep, f.LastStep, f.StepTotal = a.first.N, a.last.N, a.total
@@ -298,7 +323,7 @@ func (r *run) facts(end time.Time, throttledS float64, checkpoint string) Facts 
 	}
 	if a := r.att; a != nil {
 		f.Changes, f.OtherExperiment = changesWords(a.inEffect()), r.otherExperiment()
-		f.Diverged = a.lossWords()
+		f.Diverged, f.Watched = a.lossWords(), a.endedWords()
 		if out, asked := a.knobs[job.OutputDir].Value, r.job.Knobs[job.OutputDir].Value; out != asked {
 			f.Output = out
 		}

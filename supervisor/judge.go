@@ -31,7 +31,9 @@ func (r *run) judge(ctx context.Context, a *attempt) {
 	close(a.judged)
 	e := a.exit.Load()
 	status := a.status()
-	success := status == 0 && v.Answer == oom.NotOOM
+	// A command that saves when it is asked to end, and then says that all is well, is not
+	// through for that.
+	success := status == 0 && v.Answer == oom.NotOOM && (a.endedFor() == nil || ev.TrainingFinished || ev.Output.Finished)
 	text := verdictText(v)
 	level := event.Info
 	if !success {
@@ -120,10 +122,17 @@ func (r *run) decide(a *attempt, status int) Input {
 	if r.past[len(r.past)-1].Answer == ladder.AnswerSuccess {
 		return Input{Kind: Judged, Status: status, Success: true, AsAsked: !a.differs()}
 	}
-	if why := a.lossWords(); why != "" {
+	if a.lossWords() != "" {
 		// What went wrong first was no matter of memory, and a smaller step does not
-		// mend it.
-		return Input{Kind: Judged, Status: status, Reason: "not tried again: the loss had diverged: " + why}
+		// mend it. The summary says of every failure how the loss had diverged.
+		reason := "not tried again"
+		if words := a.endedWords(); words != "" {
+			reason = words + "; " + reason
+		}
+		return Input{Kind: Judged, Status: status, Reason: reason}
+	}
+	if w := a.endedFor(); w != nil && w.name == wedgeEnd {
+		return Input{Kind: Judged, Status: status, Reason: w.words}
 	}
 	if r.lad.WantsDrop(s) {
 		return Input{Kind: Judged, Retry: true, Status: status}
@@ -172,6 +181,13 @@ func (r *run) situation(drop *ladder.Drop) ladder.Situation {
 	}
 	if r.att != nil {
 		s.CanResume = r.canResume(r.att)
+	}
+	s.AgainAfter = map[string]int{}
+	if r.o.HangRestart {
+		s.AgainAfter["hang"] = 1
+	}
+	if r.o.Heat.SlowFactor > 0 {
+		s.AgainAfter["slowdown"] = slowRestarts
 	}
 	if r.start0.Known {
 		s.BudgetBytes = sample.Known(float64(r.start0.AvailKiB) * 1024)
@@ -241,10 +257,7 @@ func (r *run) passGate(ctx context.Context, a *attempt) {
 // waitForMemory is the gate: it returns why the run has to end here, "" where the
 // next attempt may start.
 func (r *run) waitForMemory(ctx context.Context, a *attempt) (stop string) {
-	g := gate.Goal{
-		StartKiB: r.start0.AvailKiB, BestIdleKiB: r.bestIdle(), PeakKiB: uint64(a.peakKiB().Or(0)),
-		StartShmemKiB: r.start0.ShmemKiB, StartUnaccountedKiB: r.start0.UnaccountedKiB, Limit: r.o.GateLimit,
-	}
+	g := r.gateGoal(a)
 	if coTenant(a.exit.Load()) != "" {
 		// Resumed unchanged: with less than this to spare the guard ends it again.
 		g.ReserveKiB = r.softFloorKiB()
@@ -282,6 +295,14 @@ func (r *run) waitForMemory(ctx context.Context, a *attempt) (stop string) {
 		return d.Why
 	}
 	return ""
+}
+
+// gateGoal is what the gate would wait for behind an attempt.
+func (r *run) gateGoal(a *attempt) gate.Goal {
+	return gate.Goal{
+		StartKiB: r.start0.AvailKiB, BestIdleKiB: r.bestIdle(), PeakKiB: uint64(a.peakKiB().Or(0)),
+		StartShmemKiB: r.start0.ShmemKiB, StartUnaccountedKiB: r.start0.UnaccountedKiB, Limit: r.o.GateLimit,
+	}
 }
 
 // softFloorKiB is where the guard begins to look ahead.
@@ -430,10 +451,8 @@ func (a *attempt) howEnded() string {
 		return "end not seen"
 	case a.ending == runlog.ByGuard:
 		return "ended by the memory guard"
-	case a.ending == runlog.ByLimit:
-		return "hung and was ended"
-	case a.ending == runlog.BySparkrun:
-		return "ended: the loss had diverged"
+	case a.endedFor() != nil:
+		return a.endedFor().how
 	}
 	if e.Signal != "" {
 		return e.Signal

@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"context"
-	"path/filepath"
 
 	"sparkrun/internal/event"
 	"sparkrun/supervisor/gate"
@@ -12,9 +11,16 @@ import (
 // tellLost says what became of earlier runs on this machine that have no end: the
 // power was cut under them, or the machine froze. It also notes how much memory
 // this boot has when nothing of ours runs yet, and then removes what such runs have left
-// in folders: while one is looked at it seems to be running.
+// in folders: while one is looked at it seems to be running. A clock that one has left
+// capped is set free.
 func (r *run) tellLost(ctx context.Context, folders []string) {
 	defer close(r.lookedBack)
+	freed := make(chan struct{})
+	go func() {
+		defer close(freed)
+		r.restoreClocks(ctx)
+	}()
+	defer func() { <-freed }()
 	held := gate.Sizes("/")
 	r.mu.Lock()
 	r.holders = held
@@ -34,4 +40,4 @@ func (r *run) tellLost(ctx context.Context, folders []string) {
 }
 
 // stateDir is where what outlives a run is kept.
-func (r *run) stateDir() string { return filepath.Join(r.places.State(), "sparkrun-train") }
+func (r *run) stateDir() string { return r.places.State() }

@@ -30,9 +30,12 @@ type looked struct {
 }
 
 // look reads everything that the next decision needs.
-func (r *run) look(j job.Job) *looked {
+func (r *run) look(j job.Job) *looked { return r.lookWith(j, r.saved()) }
+
+// lookWith does so with what was saved.
+func (r *run) lookWith(j job.Job, saved savedBy) *looked {
 	l := &looked{
-		saved: r.saved(), fixed: r.set.Fixed(j),
+		saved: saved, fixed: r.set.Fixed(j),
 		canPass: r.set.CanResume(j), byShim: r.o.Shim != ladder.ShimNever && r.set.ResumeByShim(j),
 	}
 	if path := r.resumePath(); path != "" {

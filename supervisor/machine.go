@@ -85,8 +85,8 @@ type Input struct {
 	// whose 125 to 127 may be the engine's own.
 	Container bool
 	// By says, of ChildEnded, that sparkrun itself ended the attempt: ByGuard for
-	// want of memory, ByLimit because it hung, BySparkrun because its loss had
-	// diverged. Empty where it was the child.
+	// want of memory, ByLimit because it hung, BySparkrun for another watch (a loss
+	// that diverged, the power wedge, a slowdown). Empty where it was the child.
 	By     runlog.EndedBy
 	Reason string
 }
@@ -104,8 +104,7 @@ const (
 	StopAsked     InputKind = "stop-asked"
 	ChildEnded    InputKind = "child-ended"
 	AttemptLost   InputKind = "attempt-lost"
-	Hung          InputKind = "hung"     // nothing moves any more after an out-of-memory line
-	Diverged      InputKind = "diverged" // the loss is of no use any more, and that is to end it
+	Watched       InputKind = "watched" // a watch of ours ends the attempt: it hangs, its loss diverged
 	Judged        InputKind = "judged"
 	GateOpen      InputKind = "gate-open"
 )
@@ -118,14 +117,13 @@ type Action string
 const (
 	DoPreflight Action = "preflight"
 	DoStart     Action = "start"
-	DoStop      Action = "stop"     // forward the signal, start the grace
-	DoHurry     Action = "hurry"    // shorten the grace
-	DoEnd       Action = "end"      // end an attempt that hangs
-	DoEndLoss   Action = "end-loss" // end an attempt whose loss has diverged
-	DoJudge     Action = "judge"    // evidence -> verdict -> next rung
-	DoGate      Action = "gate"     // wait for memory, drop caches
-	DoCancel    Action = "cancel"   // give up what is under way in verdict or gate
-	DoFinish    Action = "finish"   // write the end, print the summary
+	DoStop      Action = "stop"   // forward the signal, start the grace
+	DoHurry     Action = "hurry"  // shorten the grace
+	DoEnd       Action = "end"    // end an attempt for what a watch saw
+	DoJudge     Action = "judge"  // evidence -> verdict -> next rung
+	DoGate      Action = "gate"   // wait for memory, drop caches
+	DoCancel    Action = "cancel" // give up what is under way in verdict or gate
+	DoFinish    Action = "finish" // write the end, print the summary
 )
 
 // signalNumber maps the signals a user can stop a run with.
@@ -190,7 +188,7 @@ func Next(m Machine, in Input) (Machine, []Action) {
 		case ChildEnded:
 			if m.State == Stopping && !in.Unasked {
 				status := in.Status
-				if in.Escalated {
+				if in.Escalated || in.By != "" { // what it made of our own end is no status to speak of
 					status = 128 + signalNumber[m.StopSignal]
 				}
 				return m.end(Stopped, status, runlog.ByUser, "stopped by "+m.StopSignal)
@@ -207,13 +205,9 @@ func Next(m Machine, in Input) (Machine, []Action) {
 			return m, []Action{DoJudge}
 		case AttemptLost:
 			return m.end(Lost, StatusError, runlog.BySparkrun, in.Reason)
-		case Hung:
+		case Watched:
 			if m.State == Running {
 				return m, []Action{DoEnd}
-			}
-		case Diverged:
-			if m.State == Running {
-				return m, []Action{DoEndLoss}
 			}
 		}
 	case Verdict:
@@ -257,7 +251,7 @@ func onJudged(m Machine, in Input) (Machine, []Action) {
 	case runlog.ByLimit:
 		status = StatusLimit
 	case runlog.BySparkrun:
-		status = StatusGuard // for a loss that diverged: one more watch that ended it
+		status = StatusGuard // one more watch that ended it
 	}
 	return m.end(Failed, status, m.EndedBy, in.Reason)
 }

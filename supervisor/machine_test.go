@@ -65,9 +65,10 @@ func TestMachinePaths(t *testing.T) {
 		{"the guard ends one, the next fits", []Input{
 			begin, ok, up, {Kind: ChildEnded, Status: 137, By: runlog.ByGuard}, {Kind: Judged, Status: 137, Retry: true}, {Kind: GateOpen, Changed: true}, up, ended(0), {Kind: Judged, Success: true},
 		}, SucceededChanged, 0, runlog.ByChild},
-		{"a hang, no retry", []Input{begin, ok, up, {Kind: Hung}, {Kind: ChildEnded, Status: 143, By: runlog.ByLimit}, {Kind: Judged, Status: 143}}, Failed, 124, runlog.ByLimit},
-		{"stopped by a user while a hang is ended", []Input{begin, ok, up, {Kind: Hung}, stop("SIGINT"), {Kind: ChildEnded, Status: 143, Escalated: true, By: runlog.ByLimit}}, Stopped, 130, runlog.ByUser},
-		{"a hang in a stop is no news", []Input{begin, ok, up, stop("SIGTERM"), {Kind: Hung}, ended(143)}, Stopped, 143, runlog.ByUser},
+		{"a hang, no retry", []Input{begin, ok, up, {Kind: Watched}, {Kind: ChildEnded, Status: 143, By: runlog.ByLimit}, {Kind: Judged, Status: 143}}, Failed, 124, runlog.ByLimit},
+		{"stopped by a user while a hang is ended", []Input{begin, ok, up, {Kind: Watched}, stop("SIGINT"), {Kind: ChildEnded, Status: 143, Escalated: true, By: runlog.ByLimit}}, Stopped, 130, runlog.ByUser},
+		{"stopped by a user while a hang is ended, which the command calls a success", []Input{begin, ok, up, {Kind: Watched}, stop("SIGINT"), {Kind: ChildEnded, Status: 0, By: runlog.ByLimit}}, Stopped, 130, runlog.ByUser},
+		{"a hang in a stop is no news", []Input{begin, ok, up, stop("SIGTERM"), {Kind: Watched}, ended(143)}, Stopped, 143, runlog.ByUser},
 		{"lost", []Input{begin, ok, up, {Kind: AttemptLost}}, Lost, 125, runlog.BySparkrun},
 		{"late verdict after a stop", []Input{begin, ok, up, ended(1), stop("SIGINT"), {Kind: Judged, Retry: true}}, Stopped, 130, runlog.ByUser},
 	}
@@ -88,7 +89,7 @@ func TestMachinePaths(t *testing.T) {
 func TestMachineHolds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		kinds := []InputKind{Begin, PreflightOK, PreflightStop, ChildStarted, NotStarted, StopAsked, ChildEnded, AttemptLost, Hung, Judged, GateOpen}
+		kinds := []InputKind{Begin, PreflightOK, PreflightStop, ChildStarted, NotStarted, StopAsked, ChildEnded, AttemptLost, Watched, Judged, GateOpen}
 		m := Machine{State: Preflight}
 		finishes, live := 0, false
 		for range rapid.IntRange(1, 40).Draw(t, "n") {

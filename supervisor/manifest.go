@@ -230,6 +230,8 @@ func (r *run) record(a *attempt) runlog.AttemptRecord {
 		}
 		rec.Exit = x
 	}
+	rec.Pauses, rec.PausedS = r.pausesOf(a.n)
+	rec.Heat, rec.Energy = r.account().attempt(a.n)
 	if a.verdict.Answer != "" {
 		v := a.verdict
 		rec.Verdict = &runlog.VerdictSummary{Verdict: string(v.Answer), Kind: v.Kind, Reason: v.Reason, Confidence: string(v.Confidence), Quote: v.Quote}

@@ -187,6 +187,9 @@ func (r *run) followLines(ctx context.Context, a *attempt, rd *follow.Reader) {
 func (r *run) onLine(a *attempt, text string, t time.Time) (progress.Step, bool) {
 	a.stepMu.Lock()
 	defer a.stepMu.Unlock()
+	if s, ok, took := a.tookPending(text); took {
+		return s, ok
+	}
 	s, ok := a.steps.Line(text, t)
 	if ok {
 		r.onStep(a, s, t)
@@ -223,6 +226,7 @@ func (r *run) onStep(a *attempt, s progress.Step, t time.Time) {
 		a.total = s.Total
 	}
 	a.finished = a.finished || s.Finished
+	a.quiet.said.step(s)
 	if s.Advance {
 		if !a.haveStep {
 			a.first, a.haveStep = s, true
@@ -294,17 +298,17 @@ func (r *run) watchTree(ctx context.Context, a *attempt) {
 			a.mu.Unlock()
 		}
 		r.treePIDs.Store(&pids)
-		// A large tree is looked at less often: one part in five hundred of a core,
+		// A large tree is looked at less often: one part in a thousand of a core,
 		// but never so seldom that a kill could not be told to be ours, nor a short
 		// attempt have come and gone between two looks.
-		most := 5 * time.Second
+		most, least := 5*time.Second, time.Second
 		if time.Since(a.start) < 2*most {
-			most = time.Second
+			most, least = time.Second, 500*time.Millisecond
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(min(max(500*time.Millisecond, 500*time.Since(began)), most)):
+		case <-time.After(clock.Beat(least) + min(1000*time.Since(began), most).Truncate(least)):
 		}
 	}
 }

@@ -75,9 +75,38 @@ type Options struct {
 	// TelemetryInterval is the time between rows of telemetry.csv.
 	TelemetryInterval time.Duration
 
+	// HangTimeout is how long an attempt may stand still altogether: 0 takes it from its
+	// own step time, below 0 never ends it. HangRestart goes on once from the checkpoint.
+	HangTimeout time.Duration
+	HangRestart bool
+	// Heat is what is done about heat and pace beside telling of them; OnEvent is a shell
+	// command that is given events.
+	Heat    Heat
+	OnEvent string
+
+	// SensorRoot is a recorded tree of /proc and /sys that the sampler reads in place of
+	// this machine's, for tests; empty for this machine.
+	SensorRoot string
+
 	// root is the recorded tree in which the command's files are looked up; empty for
 	// this machine. Only preflight sets it.
 	root string
+}
+
+// Heat is what is done about heat and pace, all of it only where asked for.
+type Heat struct {
+	// PauseC and ResumeC are temperatures of the machine at which the command is paused
+	// and goes on, 0 for never; MaxPause is the longest pause.
+	PauseC, ResumeC float64
+	MaxPause        time.Duration
+	// StopOnWedge ends the run in the low-power wedge.
+	StopOnWedge bool
+	// CapClocksMHz is the clock to which the GPU is held when throttling persists; 0 never.
+	CapClocksMHz int
+	// SlowFactor times the pace's baseline for SlowFor ends the attempt, which goes on from
+	// its checkpoint; 0 never.
+	SlowFactor float64
+	SlowFor    time.Duration
 }
 
 // Result is how a run ended.

@@ -27,6 +27,9 @@ import (
 const (
 	// paceSteps is how many steady steps a run needs for its pace to be noted.
 	paceSteps = 50
+	// paceSlowed is the part of the time from which on a slowdown leaves too little of a
+	// run to tell its pace. (Own choice.)
+	paceSlowed = 0.25
 	// paceThrottled is the part of the time from which a run was throttled: its pace is
 	// none to compare others with.
 	paceThrottled = 0.01
@@ -96,20 +99,45 @@ func paceWords(j job.Job) []string {
 	return words
 }
 
-// dataLine is a line of a script or config file, or a word of the command, that names
-// the data: rows of another length take another time.
-var dataLine = regexp.MustCompile(`(?im)^.*(?:data|corpus|train_?files?|parquet|jsonl).*$`)
+// dataLine is a line of a script or config file that names the data: rows of another
+// length take another time.
+var dataLine = regexp.MustCompile(`(?im)^.*(?:data|corpus|train_?(?:files?|sets?|split|path|dir)\b|(?:text|input)_?(?:files?|path|dir)\b|parquet|jsonl|` + dataName + `).*$`)
 
-// paceData is a sum of what names the data; empty where nothing does.
+// dataName is what names of files with rows end in.
+const dataName = `\.(?:txt|json|csv|tsv|arrow|npy|npz|bin|tar|zst|gz|parquet|jsonl|mds|h5)\b`
+
+var (
+	// dataFlag is an option of a command that names the data, notDataFlag one that looks
+	// like it and names something else.
+	dataFlag    = regexp.MustCompile(`(?i)data|corpus|train|text|input|parquet|jsonl|rows|docs|prompts?\b|shards?\b`)
+	notDataFlag = regexp.MustCompile(`(?i)output|save|log|cache|context|resume|checkpoint|trainer|tokeni[sz]er`)
+	dataFile    = regexp.MustCompile(`(?i)` + dataName)
+)
+
+// paceData is a sum of what names the data; empty where nothing does. Numbers and
+// yes or no (of epochs, of batches) are other settings.
 func paceData(j job.Job, texts map[string]string) string {
 	var found []string
-	for i, w := range j.Argv {
-		if !strings.HasPrefix(w, "-") && !strings.Contains(w, "=") || !dataLine.MatchString(w) {
+	out := j.Knobs[job.OutputDir].Value
+	words := j.Argv[min(len(j.Argv), max(j.TrainerAt, 0)):]
+	for i, w := range words {
+		name, value, joined := strings.Cut(w, "=")
+		switch {
+		case out != "" && (w == out || value == out || strings.HasPrefix(w, strings.TrimSuffix(out, "/")+"/")):
 			continue
+		case !strings.HasPrefix(w, "-") && !joined:
+			// The value of an option, or a word by itself.
+			if dataFile.MatchString(w) && w != j.Script && w != j.ConfigFile && (i == 0 || !notDataFlag.MatchString(optionName(words[i-1]))) {
+				found = append(found, w)
+			}
+			continue
+		case notDataFlag.MatchString(name) || !dataFlag.MatchString(name) && !dataFile.MatchString(value):
+			continue
+		case !joined && i+1 < len(words) && !strings.HasPrefix(words[i+1], "-"):
+			value = words[i+1]
 		}
-		found = append(found, w)
-		if !strings.Contains(w, "=") && i+1 < len(j.Argv) {
-			found = append(found, j.Argv[i+1])
+		if value != "" && !plainValue(value) {
+			found = append(found, name, value)
 		}
 	}
 	for _, name := range []string{"script", "config"} {
@@ -121,6 +149,23 @@ func paceData(j job.Job, texts map[string]string) string {
 		return ""
 	}
 	return paceSum(found)
+}
+
+// optionName is a word where it is an option, which takes the next word as its value.
+func optionName(w string) string {
+	if strings.HasPrefix(w, "-") && !strings.Contains(w, "=") {
+		return w
+	}
+	return ""
+}
+
+// plainValue tells whether a value is a number or a yes or no, and so names nothing.
+func plainValue(v string) bool {
+	if _, err := strconv.ParseFloat(v, 64); err == nil {
+		return true
+	}
+	_, err := strconv.ParseBool(strings.ToLower(v))
+	return err == nil
 }
 
 // paceSum is a hash: words of a command may hold secrets.
@@ -219,6 +264,11 @@ func worthNoting(s throttle.Summary) (string, bool) {
 		return fmt.Sprintf("%d steady steps, %d are needed", s.Pace.Steps, paceSteps), false
 	case s.ThrottledShare.OK && s.ThrottledShare.V > paceThrottled:
 		return fmt.Sprintf("the GPU was throttled for %.0f %% of the time", 100*s.ThrottledShare.V), false
+	case s.Pace.Compared == throttle.ComparedSlow:
+		return "it was slower than earlier runs", false
+	}
+	if slow := s.ByType[throttle.Slowdown].Seconds; slow > paceSlowed*(slow+float64(s.Pace.Steps)*s.Pace.BaselineS.V) {
+		return fmt.Sprintf("it was slower than its own pace for %.0f s", slow), false
 	}
 	for _, typ := range []string{throttle.PowerWedge, throttle.LowCap, throttle.HWBrake} {
 		if s.ByType[typ].Episodes > 0 {
@@ -283,7 +333,7 @@ func (r *run) gpuNames() throttle.NamesFunc {
 		if name, ok := names[pid]; ok {
 			return name
 		}
-		name := gate.Name("/", pid)
+		name := nameSoon(pid)
 		if name == "?" {
 			name = "" // gone
 		}
@@ -294,5 +344,21 @@ func (r *run) gpuNames() throttle.NamesFunc {
 			order = slices.Delete(order, 0, 1)
 		}
 		return name
+	}
+}
+
+// nameWait is how long a name may take: the sampler waits for it.
+const nameWait = 50 * time.Millisecond
+
+// nameSoon is the name of a process, "?" where it cannot be told at once: one that hangs
+// in a driver may hold what its command line is read under.
+func nameSoon(pid int) string {
+	got := make(chan string, 1)
+	go func() { got <- gate.Name("/", pid) }()
+	select {
+	case name := <-got:
+		return name
+	case <-time.After(nameWait):
+		return "?"
 	}
 }

@@ -41,29 +41,36 @@ func TestPaceKeyTellsJobsApart(t *testing.T) {
 		texts     map[string]string
 		same      bool
 	}{
-		"nothing":                 {same: true},
-		"a folder to save in":     {change: func(j *job.Job) { j.Argv[5] = "out2"; knob(job.OutputDir, "out2")(j) }, same: true},
-		"the learning rate":       {change: func(j *job.Job) { j.Argv[7] = "2e-4"; knob(job.LearningRate, "2e-4")(j) }, same: true},
-		"the number of steps":     {change: knob(job.MaxSteps, "400"), same: true},
-		"the script elsewhere":    {change: func(j *job.Job) { j.Script = "/srv/sft.py" }, same: true},
-		"another line of it":      {texts: map[string]string{"script": "ds = load_dataset('x')\nlr = 4\n"}, same: true},
-		"the model":               {change: knob(job.Model, "m-3b")},
-		"the method":              {change: knob(job.Method, "full")},
-		"the length":              {change: knob(job.SeqLen, "2048")},
-		"the micro-batch":         {change: knob(job.MicroBatch, "2")},
-		"the accumulation":        {change: knob(job.Accumulation, "4")},
-		"packing":                 {change: knob(job.Packing, "false")},
-		"attention":               {change: knob(job.Attention, "flash_attention_2")},
-		"checkpointing":           {change: knob(job.GradCkpt, "true")},
-		"devices":                 {change: func(j *job.Job) { j.Procs = 2 }},
-		"machines":                {change: func(j *job.Job) { j.Nodes = 2 }},
-		"the trainer":             {change: func(j *job.Job) { j.Profile = "axolotl" }},
-		"another script":          {change: func(j *job.Job) { j.Script = "/home/user/dpo.py" }},
-		"an image":                {change: func(j *job.Job) { j.Container = &job.Container{Engine: "docker", Image: "pytorch:25.11"} }},
-		"the data of the command": {change: func(j *job.Job) { j.Argv[3] = "mine/longer-rows" }},
-		"the data of the script":  {texts: map[string]string{"script": "ds = load_dataset('y')\nlr = 3\n"}},
-		"the machine":             {host: "spark-2"},
-		"the GPU":                 {gpu: "NVIDIA GeForce RTX 4090"},
+		"nothing":                  {same: true},
+		"a folder to save in":      {change: func(j *job.Job) { j.Argv[5] = "out2"; knob(job.OutputDir, "out2")(j) }, same: true},
+		"the learning rate":        {change: func(j *job.Job) { j.Argv[7] = "2e-4"; knob(job.LearningRate, "2e-4")(j) }, same: true},
+		"the number of steps":      {change: knob(job.MaxSteps, "400"), same: true},
+		"the script elsewhere":     {change: func(j *job.Job) { j.Script = "/srv/sft.py" }, same: true},
+		"another line of it":       {texts: map[string]string{"script": "ds = load_dataset('x')\nlr = 4\n"}, same: true},
+		"the model":                {change: knob(job.Model, "m-3b")},
+		"the method":               {change: knob(job.Method, "full")},
+		"the length":               {change: knob(job.SeqLen, "2048")},
+		"the micro-batch":          {change: knob(job.MicroBatch, "2")},
+		"the accumulation":         {change: knob(job.Accumulation, "4")},
+		"packing":                  {change: knob(job.Packing, "false")},
+		"attention":                {change: knob(job.Attention, "flash_attention_2")},
+		"checkpointing":            {change: knob(job.GradCkpt, "true")},
+		"devices":                  {change: func(j *job.Job) { j.Procs = 2 }},
+		"machines":                 {change: func(j *job.Job) { j.Nodes = 2 }},
+		"the trainer":              {change: func(j *job.Job) { j.Profile = "axolotl" }},
+		"another script":           {change: func(j *job.Job) { j.Script = "/home/user/dpo.py" }},
+		"an image":                 {change: func(j *job.Job) { j.Container = &job.Container{Engine: "docker", Image: "pytorch:25.11"} }},
+		"the data of the command":  {change: func(j *job.Job) { j.Argv[3] = "mine/longer-rows" }},
+		"the data by another flag": {change: func(j *job.Job) { j.Argv = append(j.Argv, "--input_path", "/mnt/long") }},
+		"a data file by itself":    {change: func(j *job.Job) { j.Argv = append(j.Argv, "/mnt/long.jsonl") }},
+		"the log's folder":         {change: func(j *job.Job) { j.Argv = append(j.Argv, "--logging_dir", "runs/b.txt", "--log_file=out.txt") }, same: true},
+		"a file in the output":     {change: func(j *job.Job) { j.Argv = append(j.Argv, "out/train.txt") }, same: true},
+		"epochs": {change: func(j *job.Job) {
+			j.Argv = append(j.Argv, "--num_train_epochs", "3", "--do_train", "--train_shuffle=True")
+		}, same: true},
+		"the data of the script": {texts: map[string]string{"script": "ds = load_dataset('y')\nlr = 3\n"}},
+		"the machine":            {host: "spark-2"},
+		"the GPU":                {gpu: "NVIDIA GeForce RTX 4090"},
 	} {
 		j := sftJob()
 		j.Argv = append([]string(nil), j.Argv...)
@@ -83,6 +90,33 @@ func TestPaceKeyTellsJobsApart(t *testing.T) {
 		if got := paceKey(j, host, gpu, with); maps.Equal(got, base) != c.same {
 			t.Errorf("%s: the same job: %v, want %v\n%v\n%v", name, !c.same, c.same, got, base)
 		}
+	}
+}
+
+// However the option for the data is called, other rows are another job.
+func TestPaceKeyTellsDataApart(t *testing.T) {
+	t.Parallel()
+	key := func(words ...string) runlog.PaceKey {
+		j := sftJob()
+		j.Argv = append([]string{"python", "/home/user/sft.py"}, words...)
+		return paceKey(j, "h", "g", nil)
+	}
+	for _, flag := range []string{"--input_path", "--train", "--text_dir", "--corpus", "--train_file", "--prompts", "--shards", "--dataset", "--ds-jsonl"} {
+		if maps.Equal(key(flag, "/mnt/short.txt"), key(flag, "/mnt/long.txt")) || maps.Equal(key(flag+"=/mnt/short"), key(flag+"=/mnt/long")) {
+			t.Errorf("%s: the same job with other data", flag)
+		}
+		if !maps.Equal(key(flag, "/mnt/short.txt"), key(flag, "/mnt/short.txt", "--seed", "3")) {
+			t.Errorf("%s: another job with the same data", flag)
+		}
+	}
+	if maps.Equal(key("short.txt"), key("long.txt")) || maps.Equal(key("--x", "short.csv"), key("--x", "long.csv")) {
+		t.Error("files with rows: the same job with other data")
+	}
+	script := func(text string) runlog.PaceKey {
+		return paceKey(sftJob(), "h", "g", map[string]string{"script": text})
+	}
+	if maps.Equal(script("rows = open('short.txt')"), script("rows = open('long.txt')")) {
+		t.Error("a script: the same job with other data")
 	}
 }
 
@@ -120,12 +154,19 @@ func TestWorthNoting(t *testing.T) {
 		change func(*throttle.Summary)
 		want   bool
 	}{
-		"a healthy run":           {func(*throttle.Summary) {}, true},
-		"nothing known of heat":   {func(s *throttle.Summary) { s.ThrottledShare = sample.Num{} }, true},
-		"a power cap":             {func(s *throttle.Summary) { s.ByType[throttle.PowerCap] = throttle.TypeSummary{Episodes: 1} }, true},
-		"a pulse now and then":    {func(s *throttle.Summary) { s.ThrottledShare = sample.Known(0.002) }, true},
-		"few steps":               {func(s *throttle.Summary) { s.Pace.Steps = 49 }, false},
-		"no pace":                 {func(s *throttle.Summary) { s.Pace.BaselineS = sample.Num{} }, false},
+		"a healthy run":            {func(*throttle.Summary) {}, true},
+		"nothing known of heat":    {func(s *throttle.Summary) { s.ThrottledShare = sample.Num{} }, true},
+		"a power cap":              {func(s *throttle.Summary) { s.ByType[throttle.PowerCap] = throttle.TypeSummary{Episodes: 1} }, true},
+		"a pulse now and then":     {func(s *throttle.Summary) { s.ThrottledShare = sample.Known(0.002) }, true},
+		"few steps":                {func(s *throttle.Summary) { s.Pace.Steps = 49 }, false},
+		"no pace":                  {func(s *throttle.Summary) { s.Pace.BaselineS = sample.Num{} }, false},
+		"slower than earlier ones": {func(s *throttle.Summary) { s.Pace.Compared = throttle.ComparedSlow }, false},
+		"slower than its own pace for most of it": {func(s *throttle.Summary) {
+			s.ByType[throttle.Slowdown] = throttle.TypeSummary{Episodes: 1, Seconds: 400}
+		}, false},
+		"slower for a moment": {func(s *throttle.Summary) {
+			s.ByType[throttle.Slowdown] = throttle.TypeSummary{Episodes: 1, Seconds: 30}
+		}, true},
 		"throttled":               {func(s *throttle.Summary) { s.ThrottledShare = sample.Known(0.2) }, false},
 		"wedged":                  {func(s *throttle.Summary) { s.ByType[throttle.PowerWedge] = throttle.TypeSummary{Episodes: 1} }, false},
 		"less power than healthy": {func(s *throttle.Summary) { s.ByType["low-cap"] = throttle.TypeSummary{Episodes: 1} }, false},

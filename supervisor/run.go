@@ -86,7 +86,10 @@ type run struct {
 	// unlike the child's start.
 	describe func()
 
-	samp   *sampler.Sampler
+	samp *sampler.Sampler
+	caps capsInForce
+	// actors do something about heat and pace; made before the first sample.
+	actors []actor
 	kernel *kernelLog
 
 	m        Machine
@@ -432,8 +435,9 @@ func (r *run) open(life context.Context) (err error) {
 	r.kernel = followKernel(life, r.clk, r.o.Env, r.log.Event, r.wasOurs)
 	r.detector = throttle.New(r.heat)
 	r.detector.Names = r.gpuNames()
+	r.startActing(life)
 	r.samp, err = sampler.Start(life, sampler.Options{
-		Exe: r.o.Exe, Clock: r.clk, Dir: r.dir.Path, Interval: r.o.Interval, Tick: r.o.TelemetryInterval, Root: "/",
+		Exe: r.o.Exe, Clock: r.clk, Dir: r.dir.Path, Interval: r.o.Interval, Tick: r.o.TelemetryInterval, Root: r.o.SensorRoot,
 		Tree: func() []int {
 			if p := r.treePIDs.Load(); p != nil {
 				return *p
@@ -451,6 +455,9 @@ func (r *run) open(life context.Context) (err error) {
 		r.log.Event(event.Event{Kind: event.SensorGap, Level: event.Error, Msg: "no sampling in this run: " + err.Error()})
 	} else {
 		go r.meetGPU(life)
+	}
+	if r.o.SensorRoot != "" {
+		r.log.Event(event.Event{Kind: event.SensorAbsent, Level: event.Warn, Msg: "a test: the sensors are those recorded under " + r.o.SensorRoot + ", not this machine's", Data: map[string]any{"root": r.o.SensorRoot}})
 	}
 	if r.next, err = r.firstAttempt(); err != nil {
 		return failf(StatusError, "%w", err)
@@ -563,9 +570,7 @@ func (r *run) do(ctx context.Context, a Action) {
 	case DoHurry:
 		r.hurry()
 	case DoEnd:
-		r.endHung()
-	case DoEndLoss:
-		r.endDiverged()
+		r.beginEnd()
 	case DoJudge:
 		r.att.judging = true
 		go r.judge(ctx, r.att)
@@ -795,6 +800,7 @@ func (r *run) onSample(s *sample.Sample) {
 	for _, e := range events {
 		r.log.Event(e)
 	}
+	r.act(s, events)
 }
 
 // sortedFiles returns the keys of a set in order.

@@ -2,12 +2,15 @@ package supervisor
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"mvdan.cc/sh/v3/syntax"
 
 	"sparkrun/internal/sample"
+	"sparkrun/sampler/energy"
+	"sparkrun/supervisor/runlog"
 )
 
 // Facts is everything the summary is made from.
@@ -22,9 +25,12 @@ type Facts struct {
 	// for; Diverged how its loss went wrong, "" if it did not.
 	OtherExperiment bool
 	Diverged        string
-	FirstStep       int64
-	LastStep        int64
-	StepTotal       int64
+	// Watched is what a watch of ours was ending the last attempt for; told where the user
+	// stopped it meanwhile.
+	Watched   string
+	FirstStep int64
+	LastStep  int64
+	StepTotal int64
 	// StepTimeS is seconds for one optimizer step at last, EtaS what was left then.
 	StepTimeS, EtaS sample.Num
 	FirstLoss       sample.Num
@@ -36,11 +42,16 @@ type Facts struct {
 	OutputKnown bool
 	Output      string
 	Gate        time.Duration
-	Throttled   time.Duration
 	LowestKiB   sample.Num
 	LowestAt    time.Time
 	HottestC    sample.Num
-	RunDir      string
+	// Pauses counts those of --max-temp, Paused is how long they were.
+	Pauses int
+	Paused time.Duration
+	// Heat is nil where nothing was known of it; Energy is of all attempts.
+	Heat   *runlog.Heat
+	Energy energy.Figures
+	RunDir string
 	// Next is the one command to type; Advice a sentence about what would help.
 	Next   string
 	Advice string
@@ -56,6 +67,9 @@ type AttemptFacts struct {
 	How     string // "exit 1", "SIGKILL"
 	Verdict string // "oom (cuda-allocator)", "not-oom (python-error)"
 	Quote   string
+	// Paused is how long it was paused for heat, LostS what its steps took longer.
+	Paused time.Duration
+	LostS  sample.Num
 }
 
 // MaxSummaryLines bounds the summary: it is read half awake.
@@ -68,12 +82,16 @@ func Summary(f Facts) []string {
 	if s := progressLine(f); s != "" {
 		lines = append(lines, s)
 	}
-	tail := tailLines(f)
 	var deaths []string
 	for _, a := range f.Attempts {
 		if a.Died {
 			deaths = append(deaths, deathLine(a))
 		}
+	}
+	tail := tailLines(f)
+	if len(lines)+min(1, len(deaths))+len(tail) > MaxSummaryLines {
+		tail[0] += "; " + tail[1] // time lost, and machine
+		tail = slices.Delete(tail, 1, 2)
 	}
 	// The first deaths are alike as a rule; the last one is what counts.
 	if room := max(MaxSummaryLines-len(lines)-len(tail), 1); len(deaths) > room {
@@ -112,6 +130,9 @@ func resultLine(f Facts) string {
 		s += ", nothing was started; exit status 78"
 	case Stopped:
 		s = fmt.Sprintf("%s after %s; exit status %d", f.Reason, attempts, f.Status)
+		if f.Watched != "" {
+			s += "; sparkrun had begun to end the attempt: " + f.Watched
+		}
 	case Lost:
 		s = "lost: " + f.Reason + "; exit status 125"
 	case Errored:
@@ -191,21 +212,14 @@ func tailLines(f Facts) []string {
 	if f.Gate > time.Second {
 		lost = append(lost, human(f.Gate)+" waiting for memory")
 	}
-	if f.Throttled > 0 {
-		lost = append(lost, human(f.Throttled)+" throttled")
-	}
 	if len(lost) > 0 {
 		out = append(out, "time lost: "+strings.Join(lost, ", "))
 	}
-	var worst []string
 	if f.LowestKiB.OK {
-		worst = append(worst, fmt.Sprintf("lowest MemAvailable %.1f GiB at %s", f.LowestKiB.V/(1<<20), f.LowestAt.Format("15:04:05")))
+		out = append(out, fmt.Sprintf("machine: lowest MemAvailable %.1f GiB at %s", f.LowestKiB.V/(1<<20), f.LowestAt.Format("15:04:05")))
 	}
-	if f.HottestC.OK {
-		worst = append(worst, fmt.Sprintf("hottest %.0f C", f.HottestC.V))
-	}
-	if len(worst) > 0 {
-		out = append(out, "machine: "+strings.Join(worst, ", "))
+	if s := heatLine(f); s != "" {
+		out = append(out, s)
 	}
 	if f.Advice != "" {
 		out = append(out, "advice: "+clip(f.Advice, 300))

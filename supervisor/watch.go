@@ -18,6 +18,7 @@ import (
 	"sparkrun/internal/proctree"
 	"sparkrun/internal/sample"
 	"sparkrun/ladder/oom"
+	"sparkrun/supervisor/runlog"
 )
 
 // quiet is what tells a hang from work, fed by the line reader.
@@ -27,8 +28,13 @@ type quiet struct {
 	// of the out-of-memory line that stands since then, zero while there is none.
 	advance, printed, pendingAt time.Time
 	offset                      int64
-	steps                       []time.Duration // the last ones
-	next                        int
+	// paused is how long the attempt has been paused in all: no silence of its own.
+	paused time.Duration
+	steps  []time.Duration // the last ones
+	next   int
+	// early is guarded by the stepMu of the attempt, said by the mu of the attempt.
+	early *early
+	said  saidOver
 }
 
 // stepsKept bounds the step times that the median is taken of.
@@ -65,6 +71,25 @@ func (q *quiet) step(s sample.Num) {
 	q.next = (q.next + 1) % stepsKept
 }
 
+// resumed takes note of a pause that is over: what stood still by our doing does not hang.
+func (q *quiet) resumed(began, end time.Time) {
+	if !end.After(began) {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.paused += end.Sub(began)
+	for _, t := range []*time.Time{&q.advance, &q.printed, &q.pendingAt} {
+		switch {
+		case t.IsZero() || t.After(end):
+		case t.Before(began):
+			*t = t.Add(end.Sub(began))
+		default: // the pause takes a moment to reach everybody
+			*t = end
+		}
+	}
+}
+
 // at is how things stand. offset is what the child has printed by now: a line
 // without an end is output too.
 func (q *quiet) at(now, start time.Time, offset int64) oom.Quiet {
@@ -75,17 +100,27 @@ func (q *quiet) at(now, start time.Time, offset int64) oom.Quiet {
 	}
 	since := func(t time.Time) time.Duration {
 		if t.IsZero() {
-			t = start
+			t = start.Add(q.paused)
 		}
 		return now.Sub(t)
 	}
-	out := oom.Quiet{Pending: !q.pendingAt.IsZero(), Since: since(q.pendingAt), SinceOutput: since(q.printed), SinceAdvance: since(q.advance), Alive: true}
-	if n := len(q.steps); n > 0 {
-		sorted := slices.Clone(q.steps)
-		slices.Sort(sorted)
-		out.MedianStep = sorted[n/2]
+	return oom.Quiet{Pending: !q.pendingAt.IsZero(), Since: since(q.pendingAt), SinceOutput: since(q.printed), SinceAdvance: since(q.advance), MedianStep: q.medianStep(), Alive: true}
+}
+
+// median is the usual time for a step, 0 for unknown.
+func (q *quiet) median() time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.medianStep()
+}
+
+func (q *quiet) medianStep() time.Duration {
+	if len(q.steps) == 0 {
+		return 0
 	}
-	return out
+	sorted := slices.Clone(q.steps)
+	slices.Sort(sorted)
+	return sorted[len(sorted)/2]
 }
 
 // watchQuiet ends an attempt in which nothing moves any more after an
@@ -96,13 +131,25 @@ func (r *run) watchQuiet(ctx context.Context, a *attempt) {
 	}
 	var worked work
 	warned := false
-	tick := time.NewTicker(min(time.Second, max(r.o.HangAfter/4, 50*time.Millisecond)))
+	every := min(time.Second, max(r.o.HangAfter/4, 50*time.Millisecond))
+	tick := time.NewTimer(clock.Beat(every))
 	defer tick.Stop()
+	var pausedAt time.Time // when this pause was first seen
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			tick.Reset(clock.Beat(every))
+		}
+		switch paused := r.pausedNow(); {
+		case paused:
+			if pausedAt.IsZero() {
+				pausedAt = time.Now()
+			}
+			continue
+		case !pausedAt.IsZero():
+			worked, pausedAt = worked.resumed(time.Since(pausedAt)), time.Time{}
 		}
 		q := a.quiet.at(r.clk.At(clock.Boottime()), a.start, a.printed.Load())
 		q.Floor, q.Alive = r.o.HangAfter, a.exit.Load() == nil
@@ -128,16 +175,9 @@ func (r *run) watchQuiet(ctx context.Context, a *attempt) {
 				continue
 			}
 		}
-		r.post(Input{}, func() {
-			if r.m.State != Running || r.att != a || a.hung.Load() {
-				return
-			}
-			a.hung.Store(true)
-			r.log.Event(event.Event{
-				Attempt: a.n, Kind: event.Hang, Level: event.Error, Msg: "the command hangs, ending it: " + why,
-				Data: map[string]any{"since_s": q.Since.Seconds(), "median_step_s": q.MedianStep.Seconds()},
-			})
-			r.step(ctx, Input{Kind: Hung})
+		r.endWatched(a, hangEnd(why), event.Event{
+			Kind: event.Hang, Level: event.Error, Msg: "the command hangs, ending it: " + why,
+			Data: map[string]any{"since_s": q.Since.Seconds(), "median_step_s": q.MedianStep.Seconds()},
 		})
 		return
 	}
@@ -153,6 +193,15 @@ type work struct {
 	last time.Time     // when it was last seen to compute
 	// looks counts them: one alone says nothing.
 	looks int
+}
+
+// resumed is the work after a pause of so long, in which there could be none.
+func (w work) resumed(after time.Duration) work {
+	if !w.last.IsZero() {
+		w.last = w.last.Add(after)
+	}
+	w.at = time.Time{} // the pause is no part of what is measured
+	return w
 }
 
 // workShare of one core is work; a rank that sleeps and polls needs less.
@@ -184,14 +233,14 @@ func (w work) busy(now time.Time, within time.Duration) bool {
 	return !w.last.IsZero() && now.Sub(w.last) < max(within, 2*time.Second)
 }
 
-// hangGrace is what a command that hangs has between SIGTERM and SIGKILL: a rank
-// that still runs may write its traceback.
+// hangGrace is what the child of a command that hangs has from its SIGTERM until all
+// processes get one; SIGKILL comes ten seconds after that. A rank that still runs may
+// write its traceback.
 const hangGrace = 5 * time.Second
 
-// endHung ends an attempt that hangs.
-func (r *run) endHung() {
-	r.att.stops = append(r.att.stops, oom.SignalSent{Name: "SIGTERM", By: "hang", T: r.clk.Now()})
-	r.att.order(stopOrder{"SIGTERM", hangGrace})
+// hangEnd is the end of an attempt that hangs.
+func hangEnd(why string) watchEnd {
+	return watchEnd{name: "hang", by: runlog.ByLimit, kind: runlog.EndHang, grace: hangGrace, how: "hung and was ended", words: why}
 }
 
 // limits are what the child may use at most.
@@ -241,17 +290,18 @@ type space struct {
 // watch looks again and again until ctx ends. It is a goroutine of its own since
 // a mount that does not answer holds it for good.
 func (s *space) watch(ctx context.Context, dirs []string) {
-	tick := time.NewTicker(500 * time.Millisecond)
+	tick := time.NewTimer(clock.Beat(time.Second))
 	defer tick.Stop()
 	for n := 0; ; n++ {
 		s.lookShm()
-		if n%4 == 0 {
+		if n%2 == 0 {
 			s.lookDisks(dirs)
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			tick.Reset(clock.Beat(time.Second))
 		}
 	}
 }

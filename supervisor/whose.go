@@ -151,7 +151,7 @@ func (r *run) watchOthers(done <-chan struct{}, a *attempt) {
 		select {
 		case <-done:
 			return
-		case <-time.After(max(othersEvery, 500*time.Since(began))):
+		case <-time.After(max(othersEvery, 2000*time.Since(began))):
 		}
 	}
 }

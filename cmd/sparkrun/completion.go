@@ -55,6 +55,25 @@ func (f *runFlags) completions(c *cobra.Command, e environment) {
 		cobra.CompletionWithDesc("warn", "say it and go on"),
 		cobra.CompletionWithDesc("stop", "end the command"),
 	))
+	completes(c, "on-wedge", fixed(
+		cobra.CompletionWithDesc("warn", "say it and go on"),
+		cobra.CompletionWithDesc("stop", "end the run"),
+	))
+	for name, examples := range map[string][]cobra.Completion{
+		"max-temp":           {cobra.CompletionWithDesc("88:84", "pause at 88 C, go on at 84 C")},
+		"max-pause":          {"10m", "30m"},
+		"cap-clocks":         {cobra.CompletionWithDesc("0", "never"), "2100", "1800"},
+		"max-slowdown":       {cobra.CompletionWithDesc("1.5:30", "1.5 times as long for 30 minutes")},
+		"interval":           {"30s", "10s", "5s"},
+		"telemetry-interval": {"1s", "5s", "10s"},
+	} {
+		completes(c, name, fixed(examples...))
+	}
+	completes(c, "hang-timeout", fixed(
+		cobra.CompletionWithDesc("auto", "ten of its own steps, 30 minutes at least"),
+		cobra.CompletionWithDesc("never", "wait for ever"),
+		cobra.CompletionWithDesc("1h", "a time"),
+	))
 	completes(c, "guard-on-cotenant", fixed(
 		cobra.CompletionWithDesc("kill", "end the command, start it again unchanged when memory is back"),
 		cobra.CompletionWithDesc("warn", "say it; end the command only at the very end"),

@@ -57,9 +57,13 @@ func TestCompletion(t *testing.T) {
 		{map[string]string{"SPARKRUN_LADDER": mine}, []string{"--deny", ""}, []string{"half", noFiles}},
 		{nil, []string{"--ladder", "nonsense", "--deny", ""}, []string{noFiles}},
 		{nil, []string{"preflight", "--format", ""}, []string{"table", "lines", "json", noFiles}},
+		{nil, []string{"--max-slowdown", ""}, []string{"1.5:30", noFiles}},
 		{nil, []string{"preflight", "--format", "l"}, []string{"lines", noFiles}},
 		{nil, []string{"preflight", "--profiles", ""}, []string{folders}},
 		{nil, []string{"--runs-dir", ""}, []string{folders}},
+		{nil, []string{"sample", ""}, []string{"30", "5", "1", noFiles}},
+		{nil, []string{"sample", "30", ""}, []string{files}},
+		{nil, []string{"sample", "--stop", ""}, []string{files}},
 		// What is behind the command is the command's own: files, as ever.
 		{nil, []string{"--", "python", ""}, []string{files}},
 	} {
@@ -73,7 +77,7 @@ func TestCompletion(t *testing.T) {
 // anything.
 func TestEveryChoiceIsCompleted(t *testing.T) {
 	t.Parallel()
-	free := []string{"name", "knob", "min-free", "thermal-config", "interval", "telemetry-interval", "grace", "max-attempts", "gate-limit", "hang-after", "guard-floor", "guard-soft", "system", "telemetry", "params", "rank", "batch", "seq-len", "budget", "report", "watch", "watch-step", "for"}
+	free := []string{"name", "knob", "min-free", "thermal-config", "grace", "max-attempts", "gate-limit", "hang-after", "on-event", "guard-floor", "guard-soft", "system", "telemetry", "params", "rank", "batch", "seq-len", "budget", "report", "watch", "watch-step", "for", "report-fd"}
 	root := newRoot(environment{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: func(string) string { return "" }})
 	for _, c := range append([]*cobra.Command{root}, root.Commands()...) {
 		if c.Hidden {

@@ -7,9 +7,12 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+
+	"sparkrun/supervisor/runlog"
 )
 
-// newConfig prints every setting with where its value comes from.
+// newConfig prints every setting with where its value comes from, and without secrets: what
+// it prints is what people show to others. The settings themselves stay as they are.
 func newConfig(e environment) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
@@ -28,6 +31,10 @@ func newConfig(e environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			secrets := runlog.NewRedactor(e.env)
+			for i := range all {
+				all[i].value = shownSetting(secrets, all[i].name, all[i].value)
+			}
 			if asJSON {
 				rows := make([]map[string]string, 0, len(all))
 				for _, s := range all {
@@ -44,4 +51,13 @@ func newConfig(e environment) *cobra.Command {
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
+}
+
+// shownSetting is the value of a setting as it may be shown. A command is read as a shell
+// reads it.
+func shownSetting(secrets *runlog.Redactor, name, value string) string {
+	if name == "on-event" {
+		return secrets.Argv([]string{"sh", "-c", value})[2]
+	}
+	return secrets.Text(value)
 }

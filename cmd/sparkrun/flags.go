@@ -32,6 +32,7 @@ type runFlags struct {
 	noRetry, exact, force, strict, noPreflight, noPTY, quiet          bool
 	noGuard, loadDropCaches                                           bool
 	allow, deny, knobs, profiles                                      []string
+	heat                                                              heatFlags
 }
 
 func (f *runFlags) add(set *pflag.FlagSet) {
@@ -62,6 +63,7 @@ func (f *runFlags) add(set *pflag.FlagSet) {
 	set.DurationVar(&f.hangAfter, "hang-after", 3*time.Minute, "time without step and output after an out-of-memory line before the command is ended, three steps at least; 0 never")
 	set.StringVar(&f.minFree, "min-free", "2GiB", "disk space that the run's files leave free")
 	set.StringVar(&f.thermalConfig, "thermal-config", "", "file with throttle thresholds in place of the built-in ones")
+	f.heat.add(set)
 	set.BoolVar(&f.force, "force", false, "start although preflight says blocked")
 	set.BoolVar(&f.strict, "strict", false, "do not start on preflight warnings either")
 	set.BoolVar(&f.noPreflight, "no-preflight", false, "skip the checks")

@@ -45,10 +45,12 @@ signal), otherwise
 
     0  the child succeeded, on whatever rung; the summary says which
    75  out of memory on every attempt, and the ladder is used up
-   76  stopped by the memory guard or a wedge, with retries off, or for a loss that
-       diverged (--on-divergence stop)
+   76  stopped by the memory guard, or by a watch that was asked to: a loss that
+       diverged (--on-divergence stop), the low-power wedge (--on-wedge stop), a pace
+       that stays slow (--max-slowdown)
    78  preflight says blocked; nothing was started
-  124  a hang after an out-of-memory line (--hang-after)
+  124  a hang: nothing moved any more (--hang-timeout), or nothing after an
+       out-of-memory line (--hang-after)
   125  sparkrun itself failed; also usage, configuration and unwritable folders
   126  the command cannot be executed
   127  the command was not found
@@ -56,7 +58,8 @@ signal), otherwise
 76 and 124 are for an attempt that no retry follows. A container client (docker,
 podman) gives 125 to 127 of its own: run.json has ended_by. "sparkrun preflight" ends
 with 0 ready, 1 ready with warnings, 2 blocked; "sparkrun plan" with 0 fits, 1 tight or
-over by the estimate, 2 the weights cannot fit; "sparkrun why" with 0 when it answered.`
+over by the estimate, 2 the weights cannot fit; "sparkrun sample" with 0 when the first
+row is written, 1 where no sensor answers; "sparkrun why" with 0 when it answered.`
 
 // run is sparkrun as a function: it returns the exit status.
 func run(args []string, e environment) int {
@@ -128,7 +131,7 @@ func newRoot(e environment) *cobra.Command {
 	so.add(sub.Flags())
 	so.completions(sub, e)
 
-	root.AddCommand(sub, newPreflight(e), newPlan(e), newExplain(e), newTrainers(e), newWhy(e), newConfig(e), newVersion(), newExitCodes())
+	root.AddCommand(sub, newPreflight(e), newPlan(e), newExplain(e), newTrainers(e), newWhy(e), newSample(e), newConfig(e), newVersion(), newExitCodes())
 	root.AddCommand(hidden(e)...)
 	return root
 }

@@ -13,6 +13,10 @@ import (
 	"sparkrun/supervisor"
 )
 
+// sensorRootEnv names a folder with a recorded proc/ and sys/ that the sampler reads
+// in place of this machine's. It is for tests and is no setting; a run says so.
+const sensorRootEnv = "SPARKRUN_TEST_ROOT"
+
 func runRun(cmd *cobra.Command, args []string, f *runFlags, e environment) error {
 	if len(args) == 0 {
 		if cmd.Flags().NFlag() == 0 && cmd.ArgsLenAtDash() < 0 {
@@ -80,6 +84,10 @@ func (f *runFlags) options(cmd *cobra.Command, args []string, e environment) (su
 	if o.ProfileDirs, err = profileDirs(e, f.profiles); err != nil {
 		return none, err
 	}
+	if err := f.heat.apply(&o); err != nil {
+		return none, err
+	}
+	o.SensorRoot = e.getenv(sensorRootEnv)
 	o.ProfileFile = filepath.Join(dir, settingsFile)
 	switch {
 	case o.Interval < time.Second:

@@ -19,7 +19,7 @@ import (
 )
 
 // release is the version of this source tree; CHANGELOG.md has the same.
-const release = "0.4.0"
+const release = "0.5.0"
 
 // version returns the release with the commit where the build knows it.
 func version() string {

@@ -21,7 +21,8 @@
  *   count N            number of GPUs
  *   fail READING RC    RC for that reading (its key, "counters", "processes"
  *                      or "all"); 0 ends it
- *   block DURATION     every call made before TIME + DURATION waits until then
+ *   block DURATION     every call made before TIME + DURATION waits until then, or
+ *                      until a later "block 0s" lifts it
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -54,6 +55,7 @@ static const struct {
 };
 
 #define NA (-1.0)
+#define LOOK_AGAIN 0.05 /* seconds */
 enum { MAX_STEPS = 4096, MAX_PROCS = 64 };
 
 struct step {
@@ -285,6 +287,9 @@ static void enter(void) {
 			return;
 		}
 		pthread_mutex_unlock(&mu);
+		if (wait > LOOK_AGAIN) {
+			wait = LOOK_AGAIN; /* the scenario may have changed meanwhile */
+		}
 		struct timespec ts = {(time_t)wait, (long)((wait - (double)(time_t)wait) * 1e9)};
 		while (nanosleep(&ts, &ts) != 0 && errno == EINTR) {
 		}

@@ -28,8 +28,8 @@ const (
 	MemoryLow        Kind = "memory.low"
 	ThrottleStart    Kind = "throttle.start"
 	ThrottleEnd      Kind = "throttle.end"
-	// ThrottleUpdate says how an episode of pulses goes on: count and total, at most one
-	// line in ten minutes.
+	// ThrottleUpdate says how an episode goes on: of pulses count and total, at most one
+	// line in ten minutes; of a slowdown that its cause was another than it looked.
 	ThrottleUpdate Kind = "throttle.update"
 	Checkpoint     Kind = "checkpoint"
 	ResumeChoice   Kind = "resume.choice"

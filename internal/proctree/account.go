@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -41,7 +42,10 @@ type Account struct {
 	// ticks, readB and writeB are the totals.
 	ticks, readB, writeB uint64
 	gone                 []*accounted
-	buf                  [2048]byte
+	// due is what ended processes had whose heir is not known: it comes once more with
+	// anybody's figures, in this round or the next.
+	due, dueBefore counters
+	buf            [2048]byte
 	// figures reads a process in tests.
 	figures func(*accounted) bool
 }
@@ -65,6 +69,8 @@ type accounted struct {
 	stat, io  int    // descriptors, -1 for none
 	rssKiB    uint64
 	hidden    bool // its I/O is not for us to see
+	state     byte
+	threads   uint64
 	now, last counters
 	// due is what ended children had. It has been counted, and comes once more with
 	// this process's own figures, in this round or the next; dueBefore is that of the
@@ -87,7 +93,9 @@ func (a *Account) Read(pids []int) Totals {
 			delete(a.procs, pid)
 		}
 	}
+	a.dueBefore, a.due = a.due, counters{}
 	a.inherit()
+	a.due.children, a.due.own = a.due.children+a.due.own, 0
 	t := Totals{IOKnown: true}
 	for _, pid := range pids {
 		p := a.procs[pid]
@@ -164,6 +172,10 @@ func (a *Account) look(p *accounted) bool {
 	case err == nil:
 		p.parseIO(b)
 		p.hidden = false
+	case p.over():
+		// What is left of it belongs to root. It moves nothing any more, and what it had
+		// is counted, or comes to the parent that waits for it.
+		p.hidden = false
 	case errors.Is(err, unix.ENOENT):
 		// Gone since, or a kernel that does not count I/O per process.
 		if b, err = a.read(p.pid, p.stat, "/stat"); err != nil || !p.parseStat(b) {
@@ -174,6 +186,12 @@ func (a *Account) look(p *accounted) bool {
 		p.hidden = true
 	}
 	return true
+}
+
+// over says that a process has ended, and only its parent has not asked for it yet. One
+// whose first thread alone has ended looks the same but for the number of threads.
+func (p *accounted) over() bool {
+	return (p.state == 'Z' || p.state == 'X') && p.threads <= 1
 }
 
 // read reads a small file of a process, by its descriptor or, without one, its name.
@@ -202,7 +220,8 @@ func (a *Account) read(pid, fd int, name string) ([]byte, error) {
 func (p *accounted) parseStat(b []byte) bool {
 	b = b[bytes.LastIndexByte(b, ')')+1:]
 	// Field 3, the state, comes next. ppid is field 4; user and system time are 14 and
-	// 15, those of ended children 16 and 17; the start is 22, resident pages are 24.
+	// 15, those of ended children 16 and 17; threads are 20, the start is 22, resident
+	// pages are 24.
 	var f [25]uint64
 	i := 2
 	for n := 0; n < len(b) && i < len(f)-1; {
@@ -221,6 +240,10 @@ func (p *accounted) parseStat(b []byte) bool {
 		return false
 	}
 	p.start, p.ppid = f[22], int(f[4])
+	p.state, p.threads = 0, f[20]
+	if state := bytes.TrimLeft(b, " "); len(state) > 0 {
+		p.state = state[0]
+	}
 	p.now.own, p.now.children = f[14]+f[15], f[16]+f[17]
 	p.rssKiB = f[24] * uint64(os.Getpagesize()) / 1024
 	return true
@@ -262,24 +285,15 @@ func (p *accounted) parseIO(b []byte) {
 // the kernel adds the figures of a child to those of the parent that waits for it.
 func (a *Account) inherit() {
 	for _, p := range a.gone {
-		heir := a.procs[p.ppid]
-		// A parent that ended as well has handed on what it got.
-		for up, n := p.ppid, 0; heir == nil && n <= len(a.gone); n++ {
-			next := 0
-			for _, q := range a.gone {
-				if q.pid == up {
-					next = q.ppid
-				}
-			}
-			if next == 0 {
-				break
-			}
-			up, heir = next, a.procs[next]
-		}
-		if heir == nil {
+		if heir := a.procs[p.ppid]; heir != nil {
+			heir.due.add(p.last)
 			continue
 		}
-		heir.due.add(p.last)
+		// A parent that ended as well has handed on what it got, or has left this one to
+		// whoever adopts orphans: which of them, nobody tells.
+		if slices.ContainsFunc(a.gone, func(q *accounted) bool { return q.pid == p.ppid }) {
+			a.due.add(p.last)
+		}
 	}
 }
 
@@ -297,12 +311,12 @@ func (a *Account) credit(p *accounted) {
 	due, before := p.due, p.dueBefore
 	// Both parts of an ended child's CPU time come as one.
 	due.children, before.children = due.children+due.own, before.children+before.own
-	grew := func(now, last uint64, due, before *uint64) uint64 {
+	grew := func(now, last uint64, from ...*uint64) uint64 {
 		if now <= last {
 			return 0
 		}
 		d := now - last
-		for _, from := range []*uint64{before, due} {
+		for _, from := range from {
 			take := min(*from, d)
 			*from -= take
 			d -= take
@@ -312,13 +326,13 @@ func (a *Account) credit(p *accounted) {
 	if p.now.own > p.last.own {
 		a.ticks += p.now.own - p.last.own
 	}
-	a.ticks += grew(p.now.children, p.last.children, &due.children, &before.children)
+	a.ticks += grew(p.now.children, p.last.children, &before.children, &due.children, &a.dueBefore.children, &a.due.children)
 	a.readB += max(
-		grew(p.now.readChars, p.last.readChars, &due.readChars, &before.readChars),
-		grew(p.now.readDisk, p.last.readDisk, &due.readDisk, &before.readDisk))
+		grew(p.now.readChars, p.last.readChars, &before.readChars, &due.readChars, &a.dueBefore.readChars, &a.due.readChars),
+		grew(p.now.readDisk, p.last.readDisk, &before.readDisk, &due.readDisk, &a.dueBefore.readDisk, &a.due.readDisk))
 	a.writeB += max(
-		grew(p.now.writeChars, p.last.writeChars, &due.writeChars, &before.writeChars),
-		grew(p.now.wroteDk, p.last.wroteDk, &due.wroteDk, &before.wroteDk))
+		grew(p.now.writeChars, p.last.writeChars, &before.writeChars, &due.writeChars, &a.dueBefore.writeChars, &a.due.writeChars),
+		grew(p.now.wroteDk, p.last.wroteDk, &before.wroteDk, &due.wroteDk, &a.dueBefore.wroteDk, &a.due.wroteDk))
 	due.own = 0
 	p.dueBefore, p.due = due, counters{}
 	p.last = p.now

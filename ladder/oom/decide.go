@@ -175,20 +175,30 @@ func (d *decision) signalled() bool {
 	s := first
 	d.sent = true
 	item := Item{Source: "signal", Weight: Decides, T: stamp(s.T)}
+	why := ""
+	if s.Why != "" {
+		why = ": " + s.Why
+	}
 	switch s.By {
 	case "guard":
 		d.guard(s, item)
 		return true
 	case "hang":
 		if d.text.state == fatal || d.text.state == doubtful {
-			item.Text = fmt.Sprintf("nothing moved any more after an out-of-memory line; sent %s", s.Name)
+			item.Text = fmt.Sprintf("nothing moved any more after an out-of-memory line%s; sent %s", why, s.Name)
 			d.set(OOM, d.text.kind, Medium)
 			d.v.Reason = "hang"
 			d.addHit(Decides, d.text.hit)
 		} else {
-			item.Text = fmt.Sprintf("nothing moved any more; sent %s", s.Name)
+			item.Text = fmt.Sprintf("nothing moved any more%s; sent %s", why, s.Name)
 			d.set(NotOOM, "hang", High)
 		}
+	case "power-wedge":
+		item.Text = fmt.Sprintf("the GPU was in the low-power wedge; sent %s", s.Name)
+		d.set(NotOOM, "power-wedge", High)
+	case "slowdown":
+		item.Text = fmt.Sprintf("a step took too long for too long; sent %s", s.Name)
+		d.set(NotOOM, "slowdown", High)
 	case "divergence":
 		item.Text = fmt.Sprintf("the loss had diverged; sent %s", s.Name)
 		d.set(NotOOM, "divergence", High)

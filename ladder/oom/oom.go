@@ -46,6 +46,8 @@ type SignalSent struct {
 	// T tells a signal that ended the job from one that swept up after it: those
 	// later than Exit.T are left out.
 	T time.Time
+	// Why is what was seen, as part of a sentence, where a watch sent it; may be empty.
+	Why string
 }
 
 // Exit is the wait status of the command itself. The zero value is unknown:

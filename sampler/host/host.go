@@ -39,6 +39,9 @@ const (
 // at again: a driver may be loaded late, and hwmon numbers may move.
 const rescan = 60
 
+// rescanAll is the same where nothing is missing.
+const rescanAll = 600
+
 // rescanLost is after how many readings something that was there and no longer
 // answers is looked for, or what was missed for want of time.
 const rescanLost = 10
@@ -112,7 +115,9 @@ func (s *Sensors) Absent() []string {
 // hangs is named in g.Failed as well.
 func (s *Sensors) Read(g *sample.GPU) {
 	s.reads++
-	if s.reads >= s.scanned+rescan && len(s.Absent()) > 0 {
+	// Also where nothing is missing: after a module was loaded anew another chip may have
+	// the number of one that answered.
+	if s.reads >= s.scanned+rescanAll || s.reads >= s.scanned+rescan && len(s.Absent()) > 0 {
 		s.scan()
 	}
 	now := time.Now()

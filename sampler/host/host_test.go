@@ -128,6 +128,40 @@ func TestASensorThatMovesIsFoundAgain(t *testing.T) {
 	}
 }
 
+// Chips that change places on a machine that lacks nothing: whatever is there, the values
+// have the right names after a while.
+func TestChipsThatChangePlaces(t *testing.T) {
+	t.Parallel()
+	root := tree(t, map[string]string{
+		"hwmon/hwmon1/name": "nvme", "hwmon/hwmon1/temp1_input": "40000",
+		"hwmon/hwmon2/name": "mlx5", "hwmon/hwmon2/temp1_input": "90000",
+		"thermal/thermal_zone0/type": "acpitz", "thermal/thermal_zone0/temp": "50000",
+		"hwmon/hwmon3/name":         "spbm",
+		"hwmon/hwmon3/power1_label": "sys_total", "hwmon/hwmon3/power1_input": "168500000",
+		"hwmon/hwmon3/power2_label": "pl1", "hwmon/hwmon3/power2_input": "100000000", "hwmon/hwmon3/power2_cap": "140000000",
+		"hwmon/hwmon3/power3_label": "syspl1", "hwmon/hwmon3/power3_input": "100000000", "hwmon/hwmon3/power3_cap": "231000000",
+		"hwmon/hwmon3/energy1_label": "pkg", "hwmon/hwmon3/energy1_input": "1234567000",
+	})
+	put(t, root, "../devices/system/cpu/cpufreq/policy0/scaling_cur_freq", "2000000")
+	put(t, root, "../devices/system/cpu/cpufreq/policy0/affected_cpus", "0 1")
+	s := Find(root)
+	if lacks := s.Absent(); len(lacks) > 0 {
+		t.Fatalf("this machine is to lack nothing, but %v", lacks)
+	}
+	put(t, root, "hwmon/hwmon1/name", "mlx5")
+	put(t, root, "hwmon/hwmon1/temp1_input", "91000")
+	put(t, root, "hwmon/hwmon2/name", "nvme")
+	put(t, root, "hwmon/hwmon2/temp1_input", "41000")
+	var g sample.GPU
+	for range rescanAll + 1 {
+		g = sample.GPU{}
+		s.Read(&g)
+	}
+	if g.NVMeC != sample.Known(41) {
+		t.Errorf("nvme = %+v after %d readings", g.NVMeC, rescanAll)
+	}
+}
+
 func TestASensorThatComesLateIsFound(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

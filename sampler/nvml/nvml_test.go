@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"sparkrun/e2e/fakenvml"
 	"sparkrun/internal/sample"
@@ -25,9 +26,17 @@ type answer struct {
 	Kind   Kind
 	Device sample.Device
 	GPU    sample.GPU
+	// Series are all readings, and Dead what was said of the device after each, where
+	// it reads for a while.
+	Series []sample.GPU
+	Dead   []string
 }
 
-const reader = "NVML_TEST_READER"
+const (
+	reader = "NVML_TEST_READER"
+	// readFor is how long it reads; empty is once.
+	readFor = "NVML_TEST_FOR"
+)
 
 func TestMain(m *testing.M) {
 	if os.Getenv(reader) == "" {
@@ -43,7 +52,22 @@ func TestMain(m *testing.M) {
 		}
 		a.Err, a.Kind = e.Text, e.Kind
 	} else {
-		r.Read(&a.GPU)
+		long, _ := time.ParseDuration(os.Getenv(readFor))
+		for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+			a.GPU = sample.GPU{}
+			r.Read(&a.GPU)
+			if long == 0 {
+				break
+			}
+			dead := ""
+			if e := r.Dead(); e != nil {
+				dead = e.Text
+			}
+			a.Series, a.Dead = append(a.Series, a.GPU), append(a.Dead, dead)
+			if time.Since(began) > long {
+				break
+			}
+		}
 		a.Device = r.Device()
 		r.Close()
 	}
@@ -275,6 +299,42 @@ func TestAReadingThatFailsIsNamedAndAskedAgain(t *testing.T) {
 	}
 	if a.GPU.TempC.OK || !a.GPU.PowerW.OK || slices.Contains(a.Device.Absent, "temp_gpu_c") {
 		t.Errorf("reading = %+v, absent %v", a.GPU, a.Device.Absent)
+	}
+}
+
+// What has answered before is not given up for one "not supported".
+func TestAReadingThatGoesAwayComesBack(t *testing.T) {
+	t.Parallel()
+	a := read(t, append(scenario(t, "at 0s util 97 power 80", "at 0.7s util na fail power 3", "at 1.4s util 96 fail power 0"), LibraryEnv+"="+fakenvml.Build(t), readFor+"=2s")...)
+	gone := 0
+	for _, g := range a.Series {
+		if !g.UtilPct.OK {
+			gone++
+			if g.Failed["util_gpu_pct"] == "" {
+				t.Fatalf("it is not named in %v", g.Failed)
+			}
+		}
+	}
+	if gone == 0 || a.GPU.UtilPct.V != 96 || !a.GPU.PowerW.OK || slices.Contains(a.Device.Absent, "util_gpu_pct") {
+		t.Errorf("gone in %d of %d readings, at the end %+v, absent %v", gone, len(a.Series), a.GPU, a.Device.Absent)
+	}
+}
+
+// A device of which no reading is left is one failure, and is back when they are.
+func TestADeviceWithoutAnyReading(t *testing.T) {
+	t.Parallel()
+	a := read(t, append(scenario(t, "at 0s util 97 power 80", "at 0.7s fail all 999", "at 1.4s fail all 0"), LibraryEnv+"="+fakenvml.Build(t), readFor+"=2s")...)
+	dead := 0
+	for i, g := range a.Series {
+		if a.Dead[i] == "" {
+			continue
+		}
+		if dead++; len(g.Failed) != 1 || g.Failed["nvml"] == "" {
+			t.Fatalf("failed = %v", g.Failed)
+		}
+	}
+	if dead == 0 || a.Dead[len(a.Dead)-1] != "" || !a.GPU.PowerW.OK {
+		t.Errorf("dead in %d of %d readings, at the end %+v", dead, len(a.Series), a.GPU)
 	}
 }
 

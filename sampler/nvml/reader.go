@@ -57,6 +57,9 @@ type Reader struct {
 	// would be a warning per second, for ever.
 	absent map[string]bool
 	fields []nv.FieldValue
+	// answered are the readings that there has been an answer to: of those "not
+	// supported" is a failure that passes, as while a driver is busy with itself.
+	answered map[string]bool
 	// oldReasons is set where only the deprecated call exists.
 	oldReasons bool
 	// dead is why the device as a whole did not answer the last Read.
@@ -82,7 +85,7 @@ func Open() (*Reader, error) {
 	if ret := lib.Init(); ret != nv.SUCCESS {
 		return nil, errorFor(int(ret))
 	}
-	r := &Reader{lib: lib, absent: make(map[string]bool)}
+	r := &Reader{lib: lib, absent: make(map[string]bool), answered: make(map[string]bool)}
 	if err := r.identify(); err != nil {
 		_ = lib.Shutdown() // the first error is the one to tell
 		return nil, err
@@ -185,6 +188,19 @@ func (r *Reader) Read(g *sample.GPU) {
 	})
 	t.counters()
 	t.processes()
+	t.nothing()
+}
+
+// nothing takes a device of which every reading fails, with whatever status, for one
+// that does not answer as a whole: that is what a driver looks like which was loaded anew
+// under an open library.
+func (t *tick) nothing() {
+	if t.dead || t.answers > 0 || len(t.g.Failed) < 2 {
+		return
+	}
+	t.dead = true
+	t.r.dead = errorFor(t.code)
+	t.g.Failed = map[string]string{"nvml": t.r.dead.Text}
 }
 
 // Dead returns why the GPU or the driver as a whole did not answer the last Read,
@@ -219,6 +235,9 @@ type tick struct {
 	r    *Reader
 	g    *sample.GPU
 	dead bool
+	// answers counts the readings that there was an answer to, a value or that there is
+	// none; code is the status of the last that failed.
+	answers, code int
 }
 
 // number takes one reading; a value beyond most is none.
@@ -244,16 +263,20 @@ func upTo(most, v float64) sample.Num {
 func (t *tick) ok(name string, code int) bool {
 	switch {
 	case code == int(nv.SUCCESS):
+		t.r.answered[name] = true
+		t.answers++
 		return true
-	case absent(code):
+	case absent(code) && !t.r.answered[name]:
 		t.r.absent[name] = true
 	case code == int(nv.ERROR_NO_DATA):
 		// Nothing measured yet: unknown, and no failure.
+		t.answers++
 	case wholeDevice(code):
 		t.dead = true
 		t.r.dead = errorFor(code)
 		t.g.Failed = map[string]string{"nvml": t.r.dead.Text}
 	default:
+		t.code = code
 		if t.g.Failed == nil {
 			t.g.Failed = make(map[string]string)
 		}

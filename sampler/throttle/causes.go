@@ -17,6 +17,7 @@ const (
 	CauseInput      = "input-starvation" // the GPU waits between steps for its input
 	CauseCheckpoint = "checkpoint"       // the steps behind a checkpoint are the slow ones
 	CauseEval       = "eval"             // the same behind an evaluation
+	CauseClock      = "clock-drop"       // the GPU's clock fell under load, nobody says why
 	CauseUnknown    = "unknown"
 )
 
@@ -34,6 +35,7 @@ const (
 	gPSICPU
 	gMemShare
 	gGPUOther
+	gPower
 	gauges
 )
 
@@ -67,6 +69,10 @@ type environment struct {
 	// evaluation, all of secs.
 	openS                        [len(throttleCauses)]float64
 	heldS, checkpoint, eval, sec float64
+	// signS is the part of the thermal episodes that rests on the G4 signature alone.
+	signS float64
+	// marks are how many checkpoints and evaluations were seen, see markIndex.
+	marks [2]int
 	// slowMarked and slowElse are what steps took too long, behind such a mark and
 	// otherwise.
 	slowMarked, slowElse float64
@@ -108,6 +114,10 @@ func (e *environment) merge(o *environment) {
 		e.openS[i] += o.openS[i]
 	}
 	e.heldS += o.heldS
+	e.signS += o.signS
+	for i, n := range o.marks {
+		e.marks[i] += n
+	}
 	e.checkpoint += o.checkpoint
 	e.eval += o.eval
 	e.sec += o.sec
@@ -130,7 +140,7 @@ func (p *surroundings) take(e *environment, s *sample.Sample, r reading, dt time
 	}
 	for i, v := range [gauges]sample.Num{
 		gUtil: r.util, gClock: r.clock, gTemp: r.temp, gPSIMem: finite(s.PSIMemSome10), gPSIIO: finite(s.PSIIOFull10),
-		gPSICPU: finite(s.PSICPUSome10), gMemShare: finite(share), gGPUOther: finite(s.GPUOtherMiB),
+		gPSICPU: finite(s.PSICPUSome10), gMemShare: finite(share), gGPUOther: finite(s.GPUOtherMiB), gPower: r.power,
 	} {
 		if v.OK {
 			e.gauge[i].add(v.V, 1)
@@ -153,6 +163,9 @@ func (p *surroundings) take(e *environment, s *sample.Sample, r reading, dt time
 			e.openS[i] += sec
 		}
 	}
+	if ep := d.open[ThermalThrottle]; ep != nil && ep.signOnly() {
+		e.signS += sec
+	}
 	e.heldS += min(max(0, d.throttledS-p.heldS), sec)
 	p.heldS = d.throttledS
 }
@@ -164,6 +177,19 @@ type finding struct {
 	// whose it is.
 	pid  int
 	name string
+	// own: it is our own doing.
+	own bool
+}
+
+// mark tells whether it is something that the training itself does now and then.
+func (f finding) mark() bool { return f.cause == CauseCheckpoint || f.cause == CauseEval }
+
+// markIndex is the place of a kind of mark in arrays.
+func markIndex(kind string) int {
+	if kind == MarkEval {
+		return 1
+	}
+	return 0
 }
 
 // clue is what the cause is told from.
@@ -172,37 +198,96 @@ type clue struct {
 	others    []sample.GPUProcess
 	known     map[int]bool // pids that were there before
 	names     NamesFunc
+	// ratio is how many times longer the work took; zero where that is not known.
+	ratio float64
+	// free is how many checkpoints and evaluations cost nothing before; with noMarks
+	// none is looked at.
+	free    [2]int
+	noMarks bool
+	// clockCap is our own limit of the clock in MHz, zero for none.
+	clockCap float64
 }
 
 // find returns the likeliest cause. What the GPU says of itself comes first, then
-// what the whole machine suffers from, then what this training does itself.
+// what the whole machine suffers from, then what this training does itself. The G4
+// signature is the GPU's word only where nothing else is known: a neighbour and swap
+// cost power as well.
 func (c clue) find(rule SlowdownRule) finding {
-	for _, look := range []func(SlowdownRule) (finding, bool){c.throttled, c.memory, c.gpuProcess, c.marked, c.starved} {
+	for _, look := range []func(SlowdownRule) (finding, bool){c.throttled, c.memory, c.gpuProcess, c.signed, c.clockFell, c.marked, c.starved} {
 		if f, ok := look(rule); ok {
 			return f
 		}
 	}
-	return finding{cause: CauseUnknown, why: c.unknownWords()}
+	return finding{cause: CauseUnknown, why: c.unknownWords() + c.residents(rule)}
 }
 
 func (c clue) throttled(SlowdownRule) (finding, bool) {
 	for i, typ := range throttleCauses {
-		if c.now.sec <= 0 || c.now.openS[i] < 0.5*c.now.sec {
+		open := c.now.openS[i]
+		if typ == ThermalThrottle {
+			open -= c.now.signS
+		}
+		if c.now.sec <= 0 || open < 0.5*c.now.sec {
 			continue
 		}
-		now, base := c.now.gauge[gClock], c.base.gauge[gClock]
 		// Pulses of a second now and then make an episode, and cost nothing.
 		held := c.now.heldS >= 0.1*c.now.sec
-		if typ == ThermalThrottle && !held && now.known() && base.known() && now.v > 0.95*base.v {
+		if now, base := c.now.gauge[gClock], c.base.gauge[gClock]; pulsed(typ) && !held && now.known() && base.known() && now.v > 0.95*base.v {
 			continue
 		}
-		why := "there is a " + typ + " episode at the same time"
-		if now.known() && base.known() && base.v > 0 {
-			why += fmt.Sprintf(", the clock is at %.0f MHz against %.0f before", now.v, base.v)
-		}
-		return finding{cause: typ, why: why}, true
+		return c.episode(typ), true
 	}
 	return finding{}, false
+}
+
+// signed is the thermal throttle that only the G4 signature shows.
+func (c clue) signed(SlowdownRule) (finding, bool) {
+	if c.now.sec <= 0 || c.now.signS < 0.5*c.now.sec {
+		return finding{}, false
+	}
+	return c.episode(ThermalThrottle), true
+}
+
+// episode is the finding that an episode of that type explains it.
+func (c clue) episode(typ string) finding {
+	why := "there is a " + typ + " episode at the same time"
+	if now, base := c.now.gauge[gClock], c.base.gauge[gClock]; now.known() && base.known() && base.v > 0 {
+		why += fmt.Sprintf(", the clock is at %.0f MHz against %.0f before", now.v, base.v)
+	}
+	return finding{cause: typ, why: why}
+}
+
+// clockFell finds a clock that is down under load, so far that it explains a good part
+// of what was lost. Between steps that wait for input the clock falls as well, and the
+// utilisation with it.
+func (c clue) clockFell(rule SlowdownRule) (finding, bool) {
+	now, base := c.now.gauge[gClock], c.base.gauge[gClock]
+	if !now.known() || !base.known() || now.v <= 0 || now.v > (1-float64(rule.ClockDrop))*base.v {
+		return finding{}, false
+	}
+	if base.v/now.v-1 < (c.ratio-1)/3 {
+		return finding{}, false
+	}
+	util, was := c.now.gauge[gUtil], c.base.gauge[gUtil]
+	if util.known() && was.known() && util.v < (1-float64(rule.UtilDrop))*was.v {
+		return finding{}, false
+	}
+	f := finding{cause: CauseClock, why: fmt.Sprintf("the clock is at %.0f MHz against %.0f before", now.v, base.v)}
+	for _, g := range []struct {
+		i    int
+		form string
+	}{{gUtil, "%.0f %% busy"}, {gTemp, "%.0f C"}, {gPower, "%.0f W"}} {
+		if m := c.now.gauge[g.i]; m.known() {
+			f.why += ", " + fmt.Sprintf(g.form, m.v)
+		}
+	}
+	if c.clockCap > 0 && now.v <= 1.02*c.clockCap && base.v > 1.02*c.clockCap {
+		f.own = true
+		f.why += fmt.Sprintf(": sparkrun's own limit is %.0f MHz", c.clockCap)
+	} else {
+		f.why += ", and no reason is given"
+	}
+	return f, true
 }
 
 func (c clue) memory(rule SlowdownRule) (finding, bool) {
@@ -228,7 +313,7 @@ const pageKiB = 4
 func (c clue) gpuProcess(rule SlowdownRule) (finding, bool) {
 	now, base := c.now.gauge[gGPUOther], c.base.gauge[gGPUOther]
 	if !now.known() || !base.known() {
-		return finding{}, false
+		return c.newcomer(rule)
 	}
 	grew := now.v - base.v
 	var who *sample.GPUProcess
@@ -275,9 +360,57 @@ func (c clue) gpuProcess(rule SlowdownRule) (finding, bool) {
 	return f, true
 }
 
+// newcomer finds somebody new on the GPU where nobody knows how much others hold in
+// all: one process that does not tell its memory is enough for that.
+func (c clue) newcomer(rule SlowdownRule) (finding, bool) {
+	if c.names == nil || len(c.known) == 0 {
+		return finding{}, false // which ones are the training's own is not known
+	}
+	for _, p := range c.others {
+		if c.known[p.PID] || p.UsedMiB.OK && p.UsedMiB.V < float64(rule.GPUOtherMiB) {
+			continue
+		}
+		if name := c.names(p.PID); name != "" {
+			why := fmt.Sprintf("another process uses the GPU: pid %d (%s)", p.PID, name)
+			return finding{cause: CauseGPUProcess, why: why, pid: p.PID, name: name}, true
+		}
+	}
+	return finding{}, false
+}
+
+// residents are the words for others on the GPU who were there before: one that holds
+// its memory and was idle may have become busy, which no figure of it shows.
+func (c clue) residents(rule SlowdownRule) string {
+	if c.names == nil {
+		return ""
+	}
+	var who *sample.GPUProcess
+	name := ""
+	for i, p := range c.others {
+		if !c.known[p.PID] || !p.UsedMiB.OK || p.UsedMiB.V < float64(rule.GPUOtherMiB) || who != nil && p.UsedMiB.V <= who.UsedMiB.V {
+			continue
+		}
+		if words := c.names(p.PID); words != "" {
+			who, name = &c.others[i], words
+		}
+	}
+	if who == nil {
+		return ""
+	}
+	return fmt.Sprintf("; pid %d (%s) holds %.1f GiB on the GPU as before, and may have become busy", who.PID, name, who.UsedMiB.V/1024)
+}
+
 // marked tells whether the slow steps are those behind a checkpoint or an
 // evaluation, and the others are not.
 func (c clue) marked(SlowdownRule) (finding, bool) {
+	kind := MarkCheckpoint
+	if c.now.eval > c.now.checkpoint {
+		kind = MarkEval
+	}
+	// Those that cost nothing before cost nothing now.
+	if c.noMarks || c.free[markIndex(kind)] >= freeMarks {
+		return finding{}, false
+	}
 	all := c.now.slowMarked + c.now.slowElse
 	if all <= 0 || c.now.slowMarked < 0.7*all || c.now.sec <= 0 {
 		return finding{}, false
@@ -291,17 +424,24 @@ func (c clue) marked(SlowdownRule) (finding, bool) {
 	if share(c.base) > 0.5*share(c.now) {
 		return finding{}, false // there were as many before, and they cost nothing
 	}
-	if c.now.eval > c.now.checkpoint {
+	if kind == MarkEval {
 		return finding{cause: CauseEval, why: "the slow steps are those right behind an evaluation"}, true
 	}
 	return finding{cause: CauseCheckpoint, why: "the slow steps are those right behind a checkpoint"}, true
 }
+
+// freeMarks is how many checkpoints, or evaluations, show that they cost nothing.
+const freeMarks = 2
 
 // starved tells whether the GPU waits between steps while something else works:
 // the loaders' processors, the disk, the network.
 func (c clue) starved(rule SlowdownRule) (finding, bool) {
 	now, base := c.now.gauge[gUtil], c.base.gauge[gUtil]
 	if !now.known() || !base.known() || base.v < 20 || now.v > (1-float64(rule.UtilDrop))*base.v {
+		return finding{}, false
+	}
+	// A GPU that draws what it drew is not idle: the utilisation has been seen stuck.
+	if p, was := c.now.gauge[gPower], c.base.gauge[gPower]; now.v < 0.25*base.v && p.known() && was.known() && p.v > 0.9*was.v {
 		return finding{}, false
 	}
 	var why []string
@@ -367,11 +507,31 @@ func (t *causeTally) add(f finding, sec float64) {
 	}
 }
 
-// move gives time without a cause to one that was found to have begun as early.
+// move gives time without a cause, or with a clock that only fell, to a cause that was found to have begun as early.
 func (t *causeTally) move(to string) {
-	if sec := t.seconds[CauseUnknown]; sec > 0 && to != CauseUnknown {
-		t.seconds[to] += sec
-		delete(t.seconds, CauseUnknown)
+	for _, from := range []string{CauseUnknown, CauseClock} {
+		if sec := t.seconds[from]; sec > 0 && to != CauseUnknown && to != from {
+			t.seconds[to] += sec
+			delete(t.seconds, from)
+		}
+	}
+}
+
+// marked tells whether some of it was put down to a checkpoint or an evaluation.
+func (t *causeTally) marked() bool {
+	return t.seconds[CauseCheckpoint]+t.seconds[CauseEval] > 0
+}
+
+// unmark gives the time that was put down to a checkpoint or an evaluation to what it is.
+func (t *causeTally) unmark(to finding) {
+	for _, from := range []string{CauseCheckpoint, CauseEval} {
+		if sec := t.seconds[from]; sec > 0 && to.cause != from {
+			t.seconds[to.cause] += sec
+			delete(t.seconds, from)
+		}
+	}
+	if _, ok := t.best[to.cause]; !ok {
+		t.best[to.cause] = to
 	}
 }
 

@@ -46,6 +46,38 @@ func TestCauseOfASlowdown(t *testing.T) {
 			}
 			x.Processes = append(x.Processes, sample.GPUProcess{PID: 900, UsedMiB: x.GPUOtherMiB})
 		}, CauseGPUProcess, "pid 900 (an old server) with 8.8 GiB", ""},
+		"somebody who does not tell": {during(func(x *sample.Sample, _ float64) {
+			x.GPUOtherMiB = sample.Num{}
+			x.Processes = append(x.Processes, sample.GPUProcess{PID: 4711})
+		}), CauseGPUProcess, "pid 4711 (vllm serve)", ""},
+		"somebody listed with one reading in ten": {func(s float64, x *sample.Sample) {
+			if s >= slowFrom && s < slowTo {
+				x.GPUOtherMiB = k(9000)
+				x.Processes = append(x.Processes, sample.GPUProcess{PID: 4711, UsedMiB: k(9000)})
+			}
+			if int(s)%10 != 7 {
+				x.Processes, x.GPUOtherMiB, x.GPUTreeMiB = nil, sample.Num{}, sample.Num{}
+			}
+		}, CauseGPUProcess, "pid 4711 (vllm serve) with 8.8 GiB", ""},
+		"somebody who was there all along": {func(_ float64, x *sample.Sample) {
+			x.GPUOtherMiB = k(9000)
+			x.Processes = append(x.Processes, sample.GPUProcess{PID: 900, UsedMiB: k(9000)})
+		}, CauseUnknown, "pid 900 (an old server) holds 8.8 GiB on the GPU as before, and may have become busy", ""},
+		"a clock that fell, no reasons known": {func(s float64, x *sample.Sample) {
+			x.ReasonBits, x.CtrSWThermalNS, x.CtrHWThermalNS, x.CtrHWPowerNS = sample.Num{}, sample.Num{}, sample.Num{}, sample.Num{}
+			if s >= slowFrom && s < slowTo {
+				x.ClockSMMHz, x.TempC = k(1200), k(44)
+			}
+		}, CauseClock, "97 % busy, 44 C, 92 W, and no reason is given", ""},
+		"a clock that fell, power not known": {func(s float64, x *sample.Sample) {
+			x.PowerW = sample.Num{}
+			if s >= slowFrom && s < slowTo {
+				x.ClockSMMHz = k(611)
+			}
+		}, CauseClock, "the clock is at 611 MHz against 22", ""},
+		"a clock that sags as it warms up":    {during(func(x *sample.Sample, _ float64) { x.ClockSMMHz = k(2060) }), CauseUnknown, "clock 2060 MHz against 2230", ""},
+		"a clock that falls while it waits":   {during(func(x *sample.Sample, _ float64) { x.ClockSMMHz, x.UtilPct, x.PowerW = k(1500), k(50), k(50) }), CauseInput, "50 % busy against 97", ""},
+		"a utilisation that is stuck at zero": {during(func(x *sample.Sample, _ float64) { x.UtilPct = k(0) }), CauseUnknown, "GPU 0 % busy against 97", ""},
 		"a worker of its own": {during(func(x *sample.Sample, _ float64) {
 			x.Processes = append(x.Processes, sample.GPUProcess{PID: 7, UsedMiB: k(500)})
 		}), CauseUnknown, "", ""},
@@ -121,20 +153,58 @@ func TestThrottleIsTheCause(t *testing.T) {
 	}
 }
 
-// Pulses of a second now and then explain nothing.
+// Pulses of a second now and then explain nothing, whatever kind they are: the cause is
+// what else there is, and is warned of.
 func TestRarePulsesAreNotTheCause(t *testing.T) {
 	t.Parallel()
-	d := New(config(t))
-	pulses := func(s float64, x *sample.Sample) {
-		if math.Mod(s, 50) == 0 {
-			x.ReasonBits = sample.Known(0x20)
+	for name, bits := range map[string]float64{"software thermal": 0x20, "hardware thermal": 0x40, "hardware slowdown": 0x8, "power brake": 0x80} {
+		for _, neighbour := range []bool{false, true} {
+			d := New(config(t))
+			d.Names = func(pid int) string { return map[int]string{4711: "vllm serve"}[pid] }
+			// They were not there before: without undisturbed steps there is no pace.
+			around := during(func(x *sample.Sample, s float64) {
+				if math.Mod(s, 50) < 1 {
+					x.ReasonBits = sample.Known(bits)
+				}
+				if neighbour {
+					x.GPUOtherMiB = sample.Known(30 * 1024)
+					x.Processes = append(x.Processes, sample.GPUProcess{PID: 4711, UsedMiB: sample.Known(30 * 1024)})
+				}
+			})
+			want := CauseUnknown
+			if neighbour {
+				want = CauseGPUProcess
+			}
+			got := ofPace(training{step: constant(1), around: around}.slower(2, slowFrom, slowTo).play(d, hours(3)))
+			if labels(got) != once || got[0].Data["cause"] != want || got[1].Data["cause"] != want || got[0].Level != event.Warn {
+				t.Errorf("%s, %v: %s %v", name, neighbour, outline(got), got[0].Data)
+			}
 		}
 	}
-	// They were there before, too: without undisturbed steps there is no pace.
-	pulsesDuring := during(func(x *sample.Sample, s float64) { pulses(s, x) })
-	got := ofPace(training{step: constant(1), around: pulsesDuring}.slower(1.5, slowFrom, slowTo).play(d, hours(3)))
-	if labels(got) != once || got[0].Data["cause"] != CauseUnknown {
-		t.Errorf("%s %v", outline(got), got[0].Data)
+}
+
+// A brake that holds the GPU back for more than a tenth of the time, or its clock down,
+// is the cause.
+func TestBrakeIsTheCause(t *testing.T) {
+	t.Parallel()
+	for name, around := range map[string]func(x *sample.Sample, s float64){
+		"all the time": func(x *sample.Sample, _ float64) { x.ReasonBits = sample.Known(0x80) },
+		"a fifth of it": func(x *sample.Sample, s float64) {
+			if math.Mod(s, 10) < 2 {
+				x.ReasonBits = sample.Known(0x80)
+			}
+		},
+		"by its clock": func(x *sample.Sample, s float64) {
+			x.ClockSMMHz = sample.Known(1900)
+			if math.Mod(s, 50) < 1 {
+				x.ReasonBits = sample.Known(0x8)
+			}
+		},
+	} {
+		got := ofPace(training{step: constant(1), around: during(around)}.slower(1.5, slowFrom, slowTo).play(New(config(t)), hours(3)))
+		if labels(got) != once || got[0].Data["cause"] != HWBrake || got[1].Data["cause"] != HWBrake {
+			t.Errorf("%s: %s %v", name, outline(got), got)
+		}
 	}
 }
 
@@ -149,6 +219,32 @@ func TestWedgeIsTheCause(t *testing.T) {
 	pace := ofPace(got)
 	if labels(pace) != once || pace[0].Data["cause"] != PowerWedge || pace[0].Level != event.Info {
 		t.Errorf("%s", outline(got))
+	}
+}
+
+// A wedge is told a minute after it began; wherever in a block that was, it is the cause
+// from then on and not from where it was told.
+func TestWedgeIsTheCauseFromItsBeginning(t *testing.T) {
+	t.Parallel()
+	for late := 0.0; late < 70; late += 7 {
+		in := func(s float64) bool { return s >= slowFrom+late }
+		d := New(config(t))
+		got := training{
+			step: func(_ int, s float64) float64 { return map[bool]float64{true: 3, false: 1}[in(s)] },
+			around: func(s float64, x *sample.Sample) {
+				if w := wedged(s); in(s) {
+					x.TempC, x.PowerW, x.ClockSMMHz, x.ReasonBits = w.TempC, w.PowerW, w.ClockSMMHz, w.ReasonBits
+				}
+			},
+		}.play(d, slowFrom+900)
+		for _, e := range ofPace(got) {
+			if e.Data["cause"] != PowerWedge || e.Level != event.Info {
+				t.Errorf("a wedge %.0f s into a block: %s\n%v", late, outline(got), e.Data)
+			}
+		}
+		if pace := ofPace(got); labels(pace) != once {
+			t.Errorf("a wedge %.0f s into a block: %s", late, outline(got))
+		}
 	}
 }
 
@@ -209,6 +305,22 @@ func TestStepsBehindACheckpoint(t *testing.T) {
 	}}.slower(1.5, slowFrom, slowTo)
 	if got := ofPace(j.play(d, hours(3))); labels(got) != once || got[0].Data["cause"] != CauseUnknown {
 		t.Errorf("%s", outline(got))
+	}
+}
+
+// Our own limit, put on in mid-run, is no fault.
+func TestOwnLimitIsTheCause(t *testing.T) {
+	t.Parallel()
+	d := New(config(t))
+	j := training{step: constant(1), around: during(func(x *sample.Sample, _ float64) { x.ClockSMMHz, x.PowerW = sample.Known(1485), sample.Known(60) })}.slower(1.5, slowFrom, slowTo)
+	j.before = func(s float64, d *Detector) {
+		if s == slowFrom {
+			d.SetClockCap(1500)
+		}
+	}
+	got := ofPace(j.play(d, slowTo))
+	if labels(got) != once || got[0].Level != event.Info || got[0].Data["cause"] != CauseClock || !strings.Contains(got[0].Msg, "sparkrun's own limit is 1500 MHz") {
+		t.Errorf("%s %q", outline(got), got[0].Msg)
 	}
 }
 

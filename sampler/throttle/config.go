@@ -12,9 +12,9 @@ import (
 // Config holds the thresholds; the built-in ones and the source of each stand
 // in configs/thermal.yaml.
 type Config struct {
-	// GapS is after how many seconds without a known reading an open episode
-	// ends as "unknown", and what is longer than this between two readings
-	// counts for nothing.
+	// GapS is after how many seconds without a known reading pulses that are open end as
+	// "unknown" (other types after their QuietS, if that is longer), and what is longer
+	// than this between two readings counts for nothing.
 	GapS Limit `yaml:"gap_s"`
 	// MergeS: signs of one type closer together than this are one episode.
 	MergeS Limit `yaml:"merge_s"`
@@ -53,6 +53,9 @@ type SignRule struct {
 	WindowS   Limit `yaml:"window_s"`
 	UtilPct   Limit `yaml:"util_pct"`
 	PowerDrop Limit `yaml:"power_drop"`
+	// ClockDrop is by which part the clock must be below the plateau's: a lower power
+	// at the same clock is other work, or work that waits.
+	ClockDrop Limit `yaml:"clock_drop"`
 	TempC     Limit `yaml:"temp_c"`
 	RiseC     Limit `yaml:"rise_c"`
 	ForS      Limit `yaml:"for_s"`
@@ -70,10 +73,20 @@ type PowerCapRule struct {
 
 // WedgeRule is the low-power wedge.
 type WedgeRule struct {
+	// In every sample for ForS.
 	UtilPct  Limit `yaml:"util_pct"`
 	ClockMHz Limit `yaml:"clock_mhz"`
 	PowerW   Limit `yaml:"power_w"`
 	ForS     Limit `yaml:"for_s"`
+	// Or by means over MeanForS: utilisation at MeanUtilPct or more, of which the samples
+	// that are themselves as busy are below MeanClockMHz, or below ClockMHz where they
+	// are at UtilPct.
+	MeanForS     Limit `yaml:"mean_for_s"`
+	MeanUtilPct  Limit `yaml:"mean_util_pct"`
+	MeanClockMHz Limit `yaml:"mean_clock_mhz"`
+	// QuietS is for how long it must not have been seen to be over; being idle proves
+	// nothing.
+	QuietS Limit `yaml:"quiet_s"`
 }
 
 // LowCapRule is a limit below the platform's own.
@@ -82,13 +95,16 @@ type LowCapRule struct {
 	MinW     Limit `yaml:"min_w"`
 	MaxW     Limit `yaml:"max_w"`
 	ClockMHz Limit `yaml:"clock_mhz"`
-	// WindowS is over how long readings are averaged, ForS how long it must last.
-	WindowS Limit `yaml:"window_s"`
-	ForS    Limit `yaml:"for_s"`
-	// CapW is the firmware's cap of the SoC below which it is certain, after CapForS
-	// under load. CapUsed is the part of a normal cap in use from which the processors
+	// WindowS is over how long readings are averaged, the busy ones of them if they are
+	// this part; ForS how long it must last, pauses not counted.
+	WindowS   Limit `yaml:"window_s"`
+	BusyShare Limit `yaml:"busy_share"`
+	ForS      Limit `yaml:"for_s"`
+	// CapW is the firmware's cap of the SoC and SysCapW that of the machine below which
+	// it is certain, after CapForS under load. CapUsed is the part of a normal cap in use from which the processors
 	// take what the GPU lacks; without that figure, CPUPct how busy they must be.
 	CapW    Limit `yaml:"cap_w"`
+	SysCapW Limit `yaml:"sys_cap_w"`
 	CapForS Limit `yaml:"cap_for_s"`
 	CapUsed Limit `yaml:"cap_used"`
 	CPUPct  Limit `yaml:"cpu_pct"`
@@ -99,12 +115,15 @@ type LowCapRule struct {
 // HotRule is how hot is too hot.
 type HotRule struct {
 	// The hottest zone begins it at ZoneC and ends it below ZoneOffC. The die agrees
-	// from DieC on and speaks against it where it is DieBelowC cooler; another zone
-	// agrees from ZoneOffC on.
+	// from DieC on and speaks against it where it is DieBelowC cooler, if not three zones
+	// are at ZoneOffC or above; another zone agrees from ZoneOffC on.
 	ZoneC     Limit `yaml:"zone_c"`
 	ZoneOffC  Limit `yaml:"zone_off_c"`
 	DieC      Limit `yaml:"die_c"`
 	DieBelowC Limit `yaml:"die_below_c"`
+	// DieAloneC is enough by itself after DieForS, where no zone speaks against it.
+	DieAloneC Limit `yaml:"die_alone_c"`
+	DieForS   Limit `yaml:"die_for_s"`
 	QuietS    Limit `yaml:"quiet_s"`
 }
 
@@ -137,6 +156,9 @@ type SlowdownRule struct {
 	MemLowShare Limit `yaml:"mem_low_share"`
 	// GPUOtherMiB is by how many MiB what others hold on the GPU must have grown.
 	GPUOtherMiB Limit `yaml:"gpu_other_mib"`
+	// ClockDrop is by which part the GPU's clock must have fallen under load to be the
+	// cause.
+	ClockDrop Limit `yaml:"clock_drop"`
 	// UtilDrop is by which part the GPU's utilisation must have fallen for it to wait
 	// for its input; PSIIOPct and PSICPUPct are pressures that explain it.
 	UtilDrop  Limit `yaml:"util_drop"`
@@ -145,6 +167,10 @@ type SlowdownRule struct {
 	// MarkS is for how many seconds behind a checkpoint or an evaluation a slow step
 	// may be its doing.
 	MarkS Limit `yaml:"mark_s"`
+	// Long steps that stand alone are judged over StallS seconds of steps: slow from
+	// StallUp more time a step on.
+	StallS  Limit `yaml:"stall_s"`
+	StallUp Limit `yaml:"stall_up"`
 }
 
 // SlowStartRule compares the first steady steps with earlier runs of the same job.
@@ -199,19 +225,23 @@ func (c Config) check(name string) error {
 		"thermal.counter_ms": c.Thermal.CounterMS, "thermal.warn_share": c.Thermal.WarnShare, "thermal.share_floor_s": c.Thermal.ShareFloorS,
 		"thermal.report_s": c.Thermal.ReportS, "own_cap_part": c.OwnCapPart,
 		"signature.plateau_s": c.Signature.PlateauS, "signature.window_s": c.Signature.WindowS, "signature.util_pct": c.Signature.UtilPct,
-		"signature.power_drop": c.Signature.PowerDrop, "signature.temp_c": c.Signature.TempC, "signature.rise_c": c.Signature.RiseC, "signature.for_s": c.Signature.ForS,
+		"signature.power_drop": c.Signature.PowerDrop, "signature.clock_drop": c.Signature.ClockDrop, "signature.temp_c": c.Signature.TempC, "signature.rise_c": c.Signature.RiseC, "signature.for_s": c.Signature.ForS,
 		"power_cap.min_w": c.PowerCap.MinW, "power_cap.max_w": c.PowerCap.MaxW, "power_cap.util_pct": c.PowerCap.UtilPct,
 		"power_cap.clock_mhz": c.PowerCap.ClockMHz, "power_cap.for_s": c.PowerCap.ForS, "power_cap.quiet_s": c.PowerCap.QuietS,
 		"power_wedge.util_pct": c.Wedge.UtilPct, "power_wedge.clock_mhz": c.Wedge.ClockMHz, "power_wedge.power_w": c.Wedge.PowerW, "power_wedge.for_s": c.Wedge.ForS,
+		"power_wedge.mean_for_s": c.Wedge.MeanForS, "power_wedge.mean_util_pct": c.Wedge.MeanUtilPct, "power_wedge.mean_clock_mhz": c.Wedge.MeanClockMHz, "power_wedge.quiet_s": c.Wedge.QuietS,
 		"low_cap.util_pct": c.LowCap.UtilPct, "low_cap.min_w": c.LowCap.MinW, "low_cap.max_w": c.LowCap.MaxW, "low_cap.clock_mhz": c.LowCap.ClockMHz,
+		"low_cap.busy_share": c.LowCap.BusyShare, "low_cap.sys_cap_w": c.LowCap.SysCapW,
 		"low_cap.window_s": c.LowCap.WindowS, "low_cap.for_s": c.LowCap.ForS, "low_cap.cap_w": c.LowCap.CapW, "low_cap.cap_for_s": c.LowCap.CapForS,
 		"low_cap.cap_used": c.LowCap.CapUsed, "low_cap.cpu_pct": c.LowCap.CPUPct, "low_cap.quiet_s": c.LowCap.QuietS,
 		"hot.zone_c": c.Hot.ZoneC, "hot.zone_off_c": c.Hot.ZoneOffC, "hot.die_c": c.Hot.DieC, "hot.die_below_c": c.Hot.DieBelowC, "hot.quiet_s": c.Hot.QuietS,
+		"hot.die_alone_c": c.Hot.DieAloneC, "hot.die_for_s": c.Hot.DieForS,
 		"pace.steps": c.Pace.Steps, "pace.up": c.Pace.Up,
 		"slowdown.window_s": c.Slowdown.WindowS, "slowdown.steps": c.Slowdown.Steps, "slowdown.sigmas": c.Slowdown.Sigmas, "slowdown.quiet_s": c.Slowdown.QuietS,
 		"slowdown.psi_mem_pct": c.Slowdown.PSIMemPct, "slowdown.swap_pages_s": c.Slowdown.SwapPagesS, "slowdown.mem_low_share": c.Slowdown.MemLowShare,
 		"slowdown.gpu_other_mib": c.Slowdown.GPUOtherMiB, "slowdown.util_drop": c.Slowdown.UtilDrop, "slowdown.psi_io_pct": c.Slowdown.PSIIOPct,
 		"slowdown.psi_cpu_pct": c.Slowdown.PSICPUPct, "slowdown.mark_s": c.Slowdown.MarkS,
+		"slowdown.clock_drop": c.Slowdown.ClockDrop, "slowdown.stall_s": c.Slowdown.StallS, "slowdown.stall_up": c.Slowdown.StallUp,
 		"slow_start.settle_steps": c.SlowStart.SettleSteps, "slow_start.steps": c.SlowStart.Steps, "slow_start.speed": c.SlowStart.Speed,
 	} {
 		if l <= 0 && (missing == "" || key < missing) {
@@ -229,10 +259,16 @@ func (c Config) check(name string) error {
 		return fmt.Errorf("%s: hot.zone_off_c (%g) must be below hot.zone_c (%g), or it would begin and end all the time", name, c.Hot.ZoneOffC, c.Hot.ZoneC)
 	case c.OwnCapPart > 1:
 		return fmt.Errorf("%s: own_cap_part is a part of the clock, at most 1, not %g", name, c.OwnCapPart)
+	case c.LowCap.BusyShare > 1:
+		return fmt.Errorf("%s: low_cap.busy_share is a part of the readings, at most 1, not %g", name, c.LowCap.BusyShare)
 	case c.LowCap.CapUsed > 1:
 		return fmt.Errorf("%s: low_cap.cap_used is a part of the cap, at most 1, not %g", name, c.LowCap.CapUsed)
 	case c.Signature.PowerDrop >= 1:
 		return fmt.Errorf("%s: signature.power_drop is a part of the power, below 1, not %g", name, c.Signature.PowerDrop)
+	case c.Signature.ClockDrop >= 1:
+		return fmt.Errorf("%s: signature.clock_drop is a part of the clock, below 1, not %g", name, c.Signature.ClockDrop)
+	case c.Slowdown.ClockDrop >= 1:
+		return fmt.Errorf("%s: slowdown.clock_drop is a part of the clock, below 1, not %g", name, c.Slowdown.ClockDrop)
 	case c.SlowStart.Speed >= 1:
 		return fmt.Errorf("%s: slow_start.speed is a part of the earlier speed, below 1, not %g", name, c.SlowStart.Speed)
 	case c.Slowdown.UtilDrop >= 1:

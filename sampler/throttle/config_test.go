@@ -1,8 +1,11 @@
 package throttle
 
 import (
+	"math"
 	"strings"
 	"testing"
+
+	"sparkrun/internal/sample"
 )
 
 func TestUserFileReplacesOnlyWhatItNames(t *testing.T) {
@@ -41,6 +44,9 @@ func TestBadFilesNameTheLine(t *testing.T) {
 		"low_cap:\n  min_w: 70\n":            "mine.yaml: low_cap.min_w (70) must be below low_cap.max_w (70)",
 		"low_cap:\n  zone_c: 70\n":           "mine.yaml:2: ",
 		"low_cap: {cap_used: 1.5}\n":         "mine.yaml: low_cap.cap_used",
+		"low_cap: {busy_share: 2}\n":         "mine.yaml: low_cap.busy_share",
+		"power_wedge: {quiet_s: 0}\n":        `mine.yaml:1: "0" is no threshold`,
+		"hot:\n  die_alone: 90\n":            "mine.yaml:2: ",
 		"own_cap_part: 2\n":                  "mine.yaml: own_cap_part",
 		"merge_s: [1]\n":                     "mine.yaml:1: ",
 		"merge_s: 1\n---\nmerge_s: 2\n":      "mine.yaml: more than one YAML document",
@@ -49,6 +55,27 @@ func TestBadFilesNameTheLine(t *testing.T) {
 		if _, err := Parse("mine.yaml", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
+	}
+}
+
+// A file of before the newer keys keeps its meaning: the wedge's clock and utilisation
+// bound those of the means.
+func TestMeansFollowAFileThatDoesNotNameThem(t *testing.T) {
+	t.Parallel()
+	cfg, err := Parse("mine.yaml", []byte("power_wedge: {clock_mhz: 500, util_pct: 40}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Faster than that it is no wedge, but not well either.
+	check(t, play(New(cfg), 0, 1200, wedged, nil), "600 low-cap start warn")
+	got := play(New(cfg), 0, 1200, wedged, func(s float64, x *sample.Sample) {
+		x.ClockSMMHz, x.UtilPct = sample.Known(480), sample.Known(45)
+		if math.Mod(s, 30) == 0 {
+			x.UtilPct = sample.Known(10)
+		}
+	})
+	if len(got) != 1 || got[0].Data["evidence"] != "means" || got[0].T.Before(at(600)) {
+		t.Errorf("events:\n%s", outline(got))
 	}
 }
 

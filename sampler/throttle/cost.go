@@ -7,7 +7,10 @@ import "sparkrun/internal/sample"
 type cost struct {
 	base         sample.Num
 	steps, stepS float64
-	closed       sample.Num
+	// heldS is for how long the GPU was held back in this stretch: it cannot have cost
+	// more than that, whatever else made the steps longer.
+	heldS  float64
+	closed sample.Num
 }
 
 // add takes n steps of stepS seconds each; base is the attempt's own pace.
@@ -26,13 +29,13 @@ func (c *cost) open() sample.Num {
 	if !c.base.OK || c.steps == 0 {
 		return sample.Num{}
 	}
-	return sample.Known(max(0, c.stepS-c.steps*c.base.V))
+	return sample.Known(min(c.heldS, max(0, c.stepS-c.steps*c.base.V)))
 }
 
 // close ends a stretch.
 func (c *cost) close() {
 	c.closed = c.total()
-	c.base, c.steps, c.stepS = sample.Num{}, 0, 0
+	c.base, c.steps, c.stepS, c.heldS = sample.Num{}, 0, 0, 0
 }
 
 func (c *cost) total() sample.Num {

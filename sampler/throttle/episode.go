@@ -23,7 +23,12 @@ type episode struct {
 	byPulse, bySign bool
 	wasHot          bool
 	// quiet: its start was not told; see telling.
-	quiet  bool
+	quiet bool
+	// raised: it was told again since it is graver than its start said.
+	raised bool
+	// backS is for how long of it something held the GPU back, where it is no throttling
+	// itself.
+	backS  float64
 	pulses int
 	bits   sample.Reasons
 	heldS  float64
@@ -34,6 +39,11 @@ type episode struct {
 	// certain: the power firmware itself told its low cap; capW is the lowest it told.
 	certain bool
 	capW    sample.Num
+	// bySys: it was the cap of the whole machine that told it, the lowest of which is sysW.
+	bySys bool
+	sysW  sample.Num
+	// meanUtil is the mean utilisation of a wedge that means told.
+	meanUtil sample.Num
 	// sources that agreed that it is hot.
 	sources string
 
@@ -51,6 +61,7 @@ func (e *episode) see(r reading) {
 	higher(&e.maxTemp, r.temp)
 	higher(&e.maxZone, r.zone)
 	lower(&e.capW, r.capW)
+	lower(&e.sysW, r.sysW)
 	higher(&e.maxPower, r.power)
 	lower(&e.minPower, r.power)
 	lower(&e.minClock, r.clock)
@@ -78,17 +89,49 @@ func (e *episode) addSteps(n, stepS float64) {
 }
 
 // lostS is what the steps took longer than at the attempt's own pace, unknown
-// without a pace or without steps. A power cap costs nothing: it is the pace.
+// without a pace or without steps. A power cap costs nothing: it is the pace. What
+// holds the GPU back costs no more than the time in which it did: steps that are longer
+// around a pulse of a second have another reason.
 func (e *episode) lostS() sample.Num {
 	if e.typ == PowerCap || !e.base.OK || e.steps == 0 {
 		return sample.Num{}
 	}
-	return sample.Known(max(0, e.stepS-e.steps*e.base.V))
+	lost := max(0, e.stepS-e.steps*e.base.V)
+	if costly(e.typ) {
+		lost = min(lost, e.heldS)
+	}
+	return sample.Known(lost)
 }
 
-// slower tells whether the pace was lost, with enough steps to say so.
+// slower tells whether it made the steps longer, with enough of them to say so.
 func (e *episode) slower(cfg Config) bool {
-	return e.base.OK && e.steps >= paceSteps && e.stepS/e.steps >= (1+float64(cfg.Pace.Up))*e.base.V
+	lost := e.lostS()
+	return lost.OK && e.steps >= paceSteps && lost.V >= float64(cfg.Pace.Up)*e.steps*e.base.V
+}
+
+// lastStep is the latest step of the attempt and how long it took.
+type lastStep struct{ step, stepS sample.Num }
+
+func (l *lastStep) take(r reading) {
+	if r.step.OK {
+		l.step = r.step
+	}
+	if r.stepS.OK {
+		l.stepS = r.stepS
+	}
+}
+
+// put tells in each event, of pace as well, at which step it was and how long that
+// one took, where there are steps and the event does not say so itself.
+func (l *lastStep) put(events []event.Event) []event.Event {
+	for _, e := range events {
+		for key, n := range map[string]sample.Num{"step": l.step, "step_time_s": l.stepS} {
+			if _, there := e.Data[key]; !there && e.Data != nil {
+				put(e.Data, key, n)
+			}
+		}
+	}
+	return events
 }
 
 // start is the event of the reading that decided it.
@@ -130,6 +173,8 @@ func (e *episode) end(t time.Time, how string, level event.Level) event.Event {
 	if costly(e.typ) {
 		put(data, "throttled_s", sample.Known(e.heldS))
 		data["pulses"] = e.pulses
+	} else if e.backS > 0 {
+		put(data, "throttled_s", sample.Known(e.backS))
 	}
 	if e.typ != PowerCap {
 		data["steps"] = int(e.steps)
@@ -161,9 +206,16 @@ func (e *episode) grounds(data map[string]any) {
 		data["sources"] = e.sources
 	case e.typ == LowCap, e.typ == PowerWedge:
 		put(data, "power_cap_pl1_w", e.capW)
+		put(data, "power_cap_sys_w", e.sysW)
 	}
-	if e.typ == LowCap {
+	switch e.typ {
+	case LowCap:
 		data["certain"] = e.certain
+	case PowerWedge:
+		data["evidence"] = "every-sample"
+		if e.meanUtil.OK {
+			data["evidence"] = "means"
+		}
 	}
 }
 

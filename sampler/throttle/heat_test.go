@@ -24,19 +24,20 @@ func TestZonesThatReadTheSameAreOneSource(t *testing.T) {
 	missing.Zones[0].C = sample.Num{}
 	missing.ZoneMaxC = sample.Known(77)
 	for name, c := range map[string]struct {
-		x             *sample.Sample
-		first, second sample.Num
+		x                    *sample.Sample
+		first, second, third sample.Num
 	}{
-		"all differ":           {zones(70, 90, 88), sample.Known(90), sample.Known(88)},
-		"two at the top":       {zones(91.2, 79.3, 89.8, 91.2), sample.Known(91.2), sample.Known(89.8)},
-		"all the same":         {zones(60, 60, 60), sample.Known(60), sample.Num{}},
-		"not plausible":        {zones(60, 65535, -274, math.NaN(), 59), sample.Known(60), sample.Known(59)},
-		"none":                 {&sample.Sample{}, sample.Num{}, sample.Num{}},
-		"only the hottest":     {only, sample.Known(80), sample.Num{}},
-		"nothing of the zones": {missing, sample.Known(77), sample.Num{}},
+		"all differ":           {zones(70, 90, 88), sample.Known(90), sample.Known(88), sample.Known(70)},
+		"two at the top":       {zones(91.2, 79.3, 89.8, 91.2), sample.Known(91.2), sample.Known(89.8), sample.Known(89.8)},
+		"rising":               {zones(70, 71, 72, 73), sample.Known(73), sample.Known(72), sample.Known(71)},
+		"all the same":         {zones(60, 60, 60), sample.Known(60), sample.Num{}, sample.Known(60)},
+		"not plausible":        {zones(60, 65535, -274, math.NaN(), 59), sample.Known(60), sample.Known(59), sample.Num{}},
+		"none":                 {&sample.Sample{}, sample.Num{}, sample.Num{}, sample.Num{}},
+		"only the hottest":     {only, sample.Known(80), sample.Num{}, sample.Num{}},
+		"nothing of the zones": {missing, sample.Known(77), sample.Num{}, sample.Num{}},
 	} {
-		if first, second := hottestZones(c.x); first != c.first || second != c.second {
-			t.Errorf("%s: %v and %v, want %v and %v", name, first, second, c.first, c.second)
+		if first, second, third := hottestZones(c.x); first != c.first || second != c.second || third != c.third {
+			t.Errorf("%s: %v, %v and %v, want %v, %v and %v", name, first, second, third, c.first, c.second, c.third)
 		}
 	}
 }
@@ -229,10 +230,14 @@ func TestWhatLastsGetsItsOwnStart(t *testing.T) {
 		}
 	})
 	got = append(got, d.Finish(at(900))...)
+	// What was kept is told by the start, in one line.
 	check(t, got, "100 thermal-throttle start info", "160 thermal-throttle end info",
-		"460 thermal-throttle update info", "460 thermal-throttle start warn", "759 thermal-throttle end warn")
-	if got[3].Data["since"] != "2026-07-14T22:06:40.000Z" || got[4].Data["duration_s"] != 299.0 || got[2].Data["pulses"] != 2 {
-		t.Errorf("%v\n%v\n%v", got[2].Data, got[3].Data, got[4].Data)
+		"460 thermal-throttle start warn", "759 thermal-throttle end warn")
+	if got[2].Data["since"] != "2026-07-14T22:06:40.000Z" || got[3].Data["duration_s"] != 299.0 || !strings.Contains(got[2].Msg, "1 more of 1.0 s in all") {
+		t.Errorf("%q %v\n%v", got[2].Msg, got[2].Data, got[3].Data)
+	}
+	if ended := got[2].Data["episodes_ended"].([]map[string]any); len(ended) != 1 || ended[0]["since"] != "2026-07-14T22:05:00.000Z" {
+		t.Errorf("ended %v", ended)
 	}
 }
 

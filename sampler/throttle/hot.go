@@ -14,49 +14,75 @@ const (
 	zoneStep = 0.05
 )
 
-// hottestZones returns the hottest zone and the hottest of those that read something
-// else, so that no sensor speaks twice.
-func hottestZones(s *sample.Sample) (first, second sample.Num) {
+// hottestZones returns the hottest zone, the hottest of those that read something
+// else, so that no sensor speaks twice, and the third of all, whatever they read.
+func hottestZones(s *sample.Sample) (first, second, third sample.Num) {
 	plausible := func(n sample.Num) sample.Num {
 		if n = finite(n); n.OK && (n.V < zoneLeastC || n.V > zoneMostC) {
 			return sample.Num{}
 		}
 		return n
 	}
+	var next sample.Num // the second of all
 	for _, z := range s.Zones {
-		higher(&first, plausible(z.C))
+		c := plausible(z.C)
+		switch {
+		case !c.OK:
+		case !first.OK || c.V > first.V:
+			first, next, third = c, first, next
+		case !next.OK || c.V > next.V:
+			next, third = c, next
+		default:
+			higher(&third, c)
+		}
 	}
 	if !first.OK {
-		return plausible(s.ZoneMaxC), sample.Num{}
+		return plausible(s.ZoneMaxC), sample.Num{}, sample.Num{}
 	}
 	for _, z := range s.Zones {
 		if c := plausible(z.C); c.OK && c.V < first.V-zoneStep {
 			higher(&second, c)
 		}
 	}
-	return first, second
+	return first, second, third
 }
 
 // Which sources agreed, as data.sources says.
 const (
 	hotDie   = "zone+die"
 	hotZones = "two-zones"
+	hotThree = "three-zones" // that may read alike, or be far above the die
+	hotAlone = "die"         // very hot for some time, and no zone speaks against it
 )
 
 // judgeHot tells when the machine is as hot as others were that turned themselves
-// off. One sensor alone says nothing.
+// off. One zone alone says nothing.
 func (d *Detector) judgeHot(out *[]event.Event, r reading) {
 	e := d.open[Hot]
 	state, sources := hotAnswer(r, d.cfg, e != nil)
+	die := dieAnswer(r, d.cfg, e != nil)
+	d.dieHot.step(r.t, die, d.gap())
+	alone := die == yes && d.dieHot.n >= dieReadings && d.dieHot.forAt(r.t) >= seconds(d.cfg.Hot.DieForS)
+	switch {
+	case state == yes:
+	case alone:
+		state, sources = yes, hotAlone
+	case state == unknown && die == no:
+		state = no // without zones the die decides
+	}
 	switch {
 	case state == yes && e == nil:
-		e = d.newEpisode(Hot, r.t, r)
+		since := r.t
+		if sources == hotAlone {
+			since = d.dieHot.since
+		}
+		e = d.newEpisode(Hot, since, r)
 		e.sources = sources
 		e.see(r)
 		d.tellStart(out, e, r)
 	case state == yes:
 		e.see(r)
-		if e.sources != hotDie && sources != "" {
+		if hotRank[sources] > hotRank[e.sources] {
 			e.sources = sources
 		}
 	case state == no && e != nil:
@@ -67,23 +93,51 @@ func (d *Detector) judgeHot(out *[]event.Event, r reading) {
 	}
 }
 
+// dieReadings are needed at least of a die that is hot by itself.
+const dieReadings = 3
+
+// dieAnswer judges the die alone. Zones run above it: where the hottest one is cooler
+// than the die, one of the two is wrong.
+func dieAnswer(r reading, cfg Config, on bool) answer {
+	c := cfg.Hot
+	switch {
+	case !r.temp.OK:
+		return unknown
+	case r.zone.OK && r.zone.V < r.temp.V-zoneStep && r.zone.V < float64(c.ZoneOffC):
+		return no
+	case r.temp.V >= float64(c.DieAloneC), on && r.temp.V >= float64(min(c.DieC, c.DieAloneC)):
+		return yes
+	}
+	return no
+}
+
+// hotRank orders what agreed: the surest is kept.
+var hotRank = map[string]int{hotAlone: 1, hotThree: 2, hotZones: 3, hotDie: 4}
+
 // hotAnswer judges one reading. To begin, the hottest zone must be at its limit and a
 // second source agree; to go on, it must not have come down to the lower limit. A die
-// that is far cooler than the zone speaks against it in any case.
+// that is far cooler speaks against a zone, but not against three of them: the
+// processors can be hot while the GPU rests. Zones that read alike may be one sensor and
+// a maximum made of it, so that three are needed of them, and no cool die.
 func hotAnswer(r reading, cfg Config, on bool) (a answer, sources string) {
 	c := cfg.Hot
 	if !r.zone.OK {
 		return unknown, ""
 	}
-	if r.temp.OK && r.zone.V-r.temp.V > float64(c.DieBelowC) || r.zone.V < float64(c.ZoneOffC) {
+	cool := r.temp.OK && r.zone.V-r.temp.V > float64(c.DieBelowC)
+	differ := r.zone2.OK && r.zone2.V >= float64(c.ZoneOffC)
+	three := r.zone3.OK && r.zone3.V >= float64(c.ZoneOffC) && (differ || !cool)
+	if cool && !three || r.zone.V < float64(c.ZoneOffC) {
 		return no, ""
 	}
 	switch {
 	case r.zone.V < float64(c.ZoneC):
 	case r.temp.OK && r.temp.V >= float64(c.DieC):
 		return yes, hotDie
-	case r.zone2.OK && r.zone2.V >= float64(c.ZoneOffC):
+	case differ && !cool:
 		return yes, hotZones
+	case three:
+		return yes, hotThree
 	}
 	if on {
 		return yes, ""

@@ -7,32 +7,69 @@ import (
 	"sparkrun/internal/sample"
 )
 
-// socCap returns the power firmware's cap of the SoC in watts and what the SoC uses
-// of it, as far as a power driver tells.
-func socCap(s *sample.Sample) (capW, socW sample.Num) {
-	capW = finite(s.CapSoCW)
+// firmwareCaps returns the power firmware's cap of the SoC in watts, what the SoC uses
+// of it and the cap of the whole machine, as far as a power driver tells.
+func firmwareCaps(s *sample.Sample) (capW, socW, sysW sample.Num) {
+	capW, sysW = finite(s.CapSoCW), finite(s.CapSysW)
 	for _, p := range s.Powers {
-		if p.Label == "pl1" {
+		switch p.Label {
+		case "pl1":
 			socW = finite(p.W)
 			if !capW.OK {
 				capW = finite(p.CapW)
+			}
+		case "syspl1":
+			if !sysW.OK {
+				sysW = finite(p.CapW)
 			}
 		}
 	}
 	if capW.V <= 0 {
 		capW = sample.Num{}
 	}
-	return capW, socW
+	if sysW.V <= 0 {
+		sysW = sample.Num{}
+	}
+	return capW, socW, sysW
 }
 
+// firmwareLow tells that the power firmware itself says that it allows less than is
+// normal.
+func firmwareLow(r reading, cfg Config) bool { return socLow(r, cfg) || sysLow(r, cfg) }
+
+func socLow(r reading, cfg Config) bool { return r.capW.OK && r.capW.V < float64(cfg.LowCap.CapW) }
+
+func sysLow(r reading, cfg Config) bool { return r.sysW.OK && r.sysW.V < float64(cfg.LowCap.SysCapW) }
+
 // lowCapRule is a limit below the platform's: busy, at half the power, with clocks
-// below normal. It is judged by means, since utilisation dips between steps, and over
-// so long that no phase of a training looks like it.
+// below normal. It is judged by means, since utilisation dips between steps, of those
+// readings in which the GPU is busy, and over so long that no phase of a training looks
+// like it.
 type lowCapRule struct {
-	win *window // power, utilisation, clock
-	// sign are the readings of the GPU, caps what the firmware says itself.
-	sign, caps held
-	from       time.Time // where the window began in which sign was first there
+	win *window // the columns below
+	// caps is what the firmware says itself.
+	caps held
+	// from is where the window began in which the readings of the GPU first showed it,
+	// zero where they do not; forS for how many seconds they have since then, seen when
+	// they last did.
+	from, seen time.Time
+	forS       float64
+}
+
+// The columns of lowCapRule.win. Those of busy are zero in readings that are not.
+const (
+	lowPower = iota
+	lowUtil
+	lowClock
+	lowBusy // 1 in a busy reading
+	lowBusyPower
+	lowBusyUtil
+	lowBusyClock
+)
+
+// ofBusy is the mean of the busy readings for power, utilisation or clock.
+func (l *lowCapRule) ofBusy(i int) float64 {
+	return l.win.mean(lowBusyPower+i) / l.win.mean(lowBusy)
 }
 
 func newLowCapRule(cfg Config) lowCapRule {
@@ -47,39 +84,32 @@ func (l *lowCapRule) judge(r reading, cfg Config, gap time.Duration, explained b
 	if !r.loadKnown() || !r.clock.OK {
 		return unknown, time.Time{}, false
 	}
-	l.win.add(r.t, gap, r.power.V, r.util.V, r.clock.V)
-	busy := l.win.full() && l.win.mean(1) >= float64(c.UtilPct)
+	now := 0.0
+	if r.util.V >= float64(c.UtilPct) {
+		now = 1
+	}
+	l.win.add(r.t, gap, r.power.V, r.util.V, r.clock.V, now, now*r.power.V, now*r.util.V, now*r.clock.V)
+	busy := l.win.full() && l.win.mean(lowBusy) > 0 && l.win.mean(lowBusy) >= float64(c.BusyShare)
 
 	caps := no
 	switch {
-	case !r.capW.OK:
+	case !r.capW.OK && !r.sysW.OK:
 		caps = unknown
-	case busy && !explained && r.capW.V < float64(c.CapW):
+	case busy && !explained && firmwareLow(r, cfg):
 		caps = yes
-	}
-	sign := no
-	if busy && !explained && !ownCap(r, cfg, clockCap) && !l.elsewhere(r, cfg) && l.in(l.win.mean, c) {
-		sign = yes
 	}
 	// Where either begins, the oldest reading of the window must show it as well: the
 	// mean still has something of before in it.
-	if sign == yes && !l.sign.on && !l.in(l.win.oldest, c) {
-		sign = no
-	}
-	if caps == yes && !l.caps.on && l.win.oldest(1) < float64(c.UtilPct) {
+	if caps == yes && !l.caps.on && l.win.oldest(lowUtil) < float64(c.UtilPct) {
 		caps = no
 	}
-	was := l.sign
-	l.sign.step(r.t, sign, gap)
-	if l.sign.on && (!was.on || was.since != l.sign.since) {
-		l.from = l.win.start()
-	}
 	l.caps.step(r.t, caps, gap)
+	sign := l.follow(r, cfg, busy, !explained && !ownCap(r, cfg, clockCap) && !l.elsewhere(r, cfg))
 
 	switch {
 	case caps == yes && l.caps.forAt(r.t) >= seconds(c.CapForS):
 		return yes, l.caps.since, true
-	case sign == yes && r.t.Sub(l.from) >= seconds(c.ForS):
+	case sign == yes && seconds(Limit(l.forS)) >= seconds(c.ForS):
 		return yes, l.from, caps == yes
 	case caps == yes || sign == yes:
 		return yes, time.Time{}, false
@@ -87,9 +117,43 @@ func (l *lowCapRule) judge(r reading, cfg Config, gap time.Duration, explained b
 	return no, time.Time{}, false
 }
 
-// in tells whether power, utilisation and clock, given by column, show it.
-func (l *lowCapRule) in(v func(int) float64, c LowCapRule) bool {
-	return v(0) >= float64(c.MinW) && v(0) <= float64(c.MaxW) && v(1) >= float64(c.UtilPct) && v(2) < float64(c.ClockMHz)
+// follow tells whether the readings of the GPU show it now, and adds up for how long
+// they have. possible says that nothing else explains them. While the GPU is not busy
+// they show nothing: a pause of up to QuietS neither counts nor ends it.
+func (l *lowCapRule) follow(r reading, cfg Config, busy, possible bool) answer {
+	c := cfg.LowCap
+	if !l.from.IsZero() && r.t.Sub(l.seen) >= seconds(c.QuietS) {
+		l.forget()
+	}
+	switch {
+	case !possible || busy && !l.in(l.ofBusy, cfg):
+		l.forget()
+		return no
+	case !busy:
+		return no
+	case !l.from.IsZero():
+		if dt := r.t.Sub(l.seen); dt <= r.dt {
+			l.forS += dt.Seconds()
+		}
+	case !l.in(l.win.oldest, cfg):
+		return no
+	default:
+		l.from = l.win.start()
+		l.forS = r.t.Sub(l.from).Seconds()
+	}
+	l.seen = r.t
+	return yes
+}
+
+// forget makes it last anew.
+func (l *lowCapRule) forget() { l.from, l.seen, l.forS = time.Time{}, time.Time{}, 0 }
+
+// in tells whether power, utilisation and clock, given by column, show it. Below MinW
+// it is the wedge where the clock is the wedge's as well.
+func (l *lowCapRule) in(v func(int) float64, cfg Config) bool {
+	c := cfg.LowCap
+	return v(lowPower) <= float64(c.MaxW) && v(lowUtil) >= float64(c.UtilPct) && v(lowClock) < float64(c.ClockMHz) &&
+		(v(lowPower) >= float64(c.MinW) || v(lowClock) >= float64(cfg.Wedge.ClockMHz))
 }
 
 // elsewhere tells whether the watts or the clock are explained by what is no fault of
@@ -110,7 +174,7 @@ func (l *lowCapRule) elsewhere(r reading, cfg Config) bool {
 // nothing: light work reaches them within a low cap.
 func (l *lowCapRule) recovered(cfg Config) bool {
 	c := cfg.LowCap
-	return l.win.full() && l.win.mean(1) >= float64(c.UtilPct) && l.win.mean(0) > float64(c.MaxW)
+	return l.win.full() && l.win.mean(lowUtil) >= float64(c.UtilPct) && l.win.mean(lowPower) > float64(c.MaxW)
 }
 
 func (d *Detector) judgeLowCap(out *[]event.Event, r reading, p pulses) {
@@ -119,14 +183,19 @@ func (d *Detector) judgeLowCap(out *[]event.Event, r reading, p pulses) {
 	e := d.open[LowCap]
 	switch {
 	case e == nil:
-		if since.IsZero() || r.util.V < float64(d.cfg.LowCap.UtilPct) || !certain && !d.lowCap.in(d.lowCap.win.newest, d.cfg.LowCap) {
+		if since.IsZero() || r.util.V < float64(d.cfg.LowCap.UtilPct) || !certain && !d.lowCap.in(d.lowCap.win.newest, d.cfg) {
 			return
 		}
 		e = d.newEpisode(LowCap, since, r)
-		e.certain = certain
+		d.owe(e)
+		e.certain, e.bySys = certain, certain && !socLow(r, d.cfg)
 		e.see(r)
 		e.pulses = 1
-		d.hold(e, r.t.Sub(e.since).Seconds())
+		s := r.t.Sub(e.since).Seconds()
+		if since.Equal(d.lowCap.from) {
+			s = d.lowCap.forS // without the pauses
+		}
+		d.hold(e, s)
 		d.tellStart(out, e, r)
 	case state == yes:
 		e.see(r)
@@ -137,8 +206,9 @@ func (d *Detector) judgeLowCap(out *[]event.Event, r reading, p pulses) {
 	case state == no:
 		e.known = r.t
 		switch {
-		case d.lowCap.recovered(d.cfg) && (!r.capW.OK || r.capW.V >= float64(d.cfg.LowCap.CapW)):
-			d.lowCap.sign, d.lowCap.caps = held{}, held{} // it must last anew
+		case d.lowCap.recovered(d.cfg) && !firmwareLow(r, d.cfg):
+			d.lowCap.forget()
+			d.lowCap.caps = held{} // it must last anew
 			d.end(out, e, r.t, EndedRecovered)
 		case r.t.Sub(e.until) >= seconds(d.cfg.LowCap.QuietS):
 			d.end(out, e, r.t, EndedQuiet)

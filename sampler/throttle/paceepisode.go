@@ -33,6 +33,16 @@ type paceEpisode struct {
 
 	causes causeTally
 	told   finding // the cause named at the start
+	// muted: the same as before, which is counted and not told.
+	muted bool
+	// stalls: it is made of long steps that stand alone, spikes of them at its start.
+	stalls bool
+	spikes int
+	// slowSec is for how long blocks have been slow without a break, beyond how many of
+	// them in a row no mark explains; noMarks says that none explains any.
+	slowSec float64
+	beyond  int
+	noMarks bool
 	// runs and from are where the base comes from, for a slow start.
 	runs int
 	from string
@@ -45,7 +55,7 @@ func episodeID(typ string, t time.Time) string {
 // add takes a slow block that should have taken want seconds.
 func (e *paceEpisode) add(k *block, ratio, want float64) {
 	e.steps += k.n
-	e.sec += k.full
+	e.sec += k.all()
 	e.want += want
 	e.now, e.worst = ratio, max(e.worst, ratio)
 }
@@ -54,7 +64,7 @@ func (e *paceEpisode) add(k *block, ratio, want float64) {
 func (e *paceEpisode) wait(k *block, ratio, want float64) {
 	e.good++
 	e.goodSteps += k.n
-	e.goodSec += k.full
+	e.goodSec += k.all()
 	e.goodW += want
 	e.now = ratio
 }
@@ -97,6 +107,21 @@ func (e *paceEpisode) data() map[string]any {
 }
 
 func (e *paceEpisode) startEvent(r reading) event.Event {
+	return event.Event{
+		T: r.t, Attempt: e.attempt, Kind: event.ThrottleStart, Level: e.level,
+		Label: e.typ + " start", Msg: e.startWords(), Data: e.nowData(r),
+	}
+}
+
+// updateEvent tells that it is graver than its start said.
+func (e *paceEpisode) updateEvent(r reading) event.Event {
+	return event.Event{
+		T: r.t, Attempt: e.attempt, Kind: event.ThrottleUpdate, Level: e.level,
+		Label: e.typ + " update", Msg: "it goes on for " + short(r.t.Sub(e.since).Seconds()) + ", longer than what was thought first explains: " + e.startWords(), Data: e.nowData(r),
+	}
+}
+
+func (e *paceEpisode) nowData(r reading) map[string]any {
 	data := e.data()
 	put(data, "temp_c", r.temp)
 	put(data, "power_w", r.power)
@@ -106,13 +131,18 @@ func (e *paceEpisode) startEvent(r reading) event.Event {
 		data["reasons"] = hex(sample.Reasons(r.bits.V))
 	}
 	put(data, "step", r.step)
-	put(data, "step_time_s", e.perStep())
+	put(data, "step_time_s", e.nowS())
 	put(data, "slower_pct", sample.Known(100*(e.now-1)))
 	e.putCause(data, e.told)
-	return event.Event{
-		T: r.t, Attempt: e.attempt, Kind: event.ThrottleStart, Level: e.level,
-		Label: e.typ + " start", Msg: e.startWords(), Data: data,
+	return data
+}
+
+// nowS is the seconds of a step in the latest block; of all, where tokens are compared.
+func (e *paceEpisode) nowS() sample.Num {
+	if e.byToken || !e.base.OK {
+		return e.perStep()
 	}
+	return sample.Known(e.base.V * e.now)
 }
 
 func (e *paceEpisode) putCause(data map[string]any, f finding) {
@@ -177,6 +207,12 @@ func (e *paceEpisode) startWords() string {
 		return out
 	}
 	out := slower + " before" + e.figures()
+	switch {
+	case e.stalls && e.spikes < stallsLeast:
+		out = fmt.Sprintf("in stretches that come and go, for %s, a step takes %.0f %% longer than before on average%s", short(e.until.Sub(e.since).Seconds()), 100*(e.now-1), e.figures())
+	case e.stalls:
+		out = fmt.Sprintf("with %d long steps in %s, a step takes %.0f %% longer than before on average%s", e.spikes, short(e.until.Sub(e.since).Seconds()), 100*(e.now-1), e.figures())
+	}
 	if e.told.cause == CauseUnknown {
 		return out + "; cause unknown, " + e.told.why
 	}
@@ -185,7 +221,7 @@ func (e *paceEpisode) startWords() string {
 
 // figures are the two step times, where those were compared.
 func (e *paceEpisode) figures() string {
-	now := e.perStep()
+	now := e.nowS()
 	if e.byToken || !now.OK || !e.base.OK {
 		return ""
 	}

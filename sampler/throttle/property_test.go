@@ -3,6 +3,7 @@ package throttle
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"runtime"
 	"strings"
 	"testing"
@@ -26,9 +27,9 @@ func drawRun(t *rapid.T, every float64) []*sample.Sample {
 	s, counter := 0.0, 0.0
 	for range rapid.IntRange(1, 14).Draw(t, "stretches") {
 		x := sample.Sample{Attempt: 1, CPUBusyPct: num("cpu", 5, 5, 90), GPU: sample.GPU{
-			TempC: num("temp", 50, 75, 82, 86), PowerW: num("power", 12, 55, 60, 92), ClockSMMHz: num("clock", 611, 1700, 1900, 2200),
-			UtilPct: num("util", 0, 97, 97), ReasonBits: num("bits", 0, 0, 0, 0x4, 0x20, 0x80), CapSoCW: num("cap", 60, 140, 140),
-			ZoneMaxC: num("zone", 70, 88, 92),
+			TempC: num("temp", 50, 75, 82, 86, 92), PowerW: num("power", 12, 30, 55, 60, 92), ClockSMMHz: num("clock", 611, 1200, 1700, 1900, 2200),
+			UtilPct: num("util", 0, 60, 97, 97), ReasonBits: num("bits", 0, 0, 0, 0x4, 0x8, 0x20, 0x80), CapSoCW: num("cap", 60, 140, 140),
+			CapSysW: num("cap of the machine", 30, 231, 231), ZoneMaxC: num("zone", 70, 88, 92),
 		}}
 		drawLoad(t, &x)
 		moving := rapid.Float64Range(0, 0.5).Draw(t, "counter's slope")
@@ -52,7 +53,7 @@ func drawRun(t *rapid.T, every float64) []*sample.Sample {
 // drawLoad replaces some loads by those that the rules are about, which independent
 // values seldom are.
 func drawLoad(t *rapid.T, x *sample.Sample) {
-	load := rapid.SampledFrom([][4]float64{{}, {}, {12, 611, 97, 0}, {60, 1700, 97, 0}, {92, 2200, 97, 0x4}}).Draw(t, "load")
+	load := rapid.SampledFrom([][4]float64{{}, {}, {12, 611, 97, 0}, {12, 611, 88, 0}, {60, 1700, 97, 0}, {92, 2200, 97, 0x4}}).Draw(t, "load")
 	for i, n := range []*sample.Num{&x.PowerW, &x.ClockSMMHz, &x.UtilPct, &x.ReasonBits} {
 		if load[0] > 0 {
 			*n = sample.Known(load[i])
@@ -110,6 +111,15 @@ func TestNothingStartsFromTheUnknownOrTooEarly(t *testing.T) {
 			case ThermalThrottle, HWBrake:
 				ok = x.ReasonBits.OK || x.CtrHWThermalNS.OK
 			case PowerWedge:
+				if e.Data["evidence"] == "means" {
+					// Whoever is busy in all that time is slow.
+					slow := x.UtilPct.V >= 50 && x.PowerW.OK && x.PowerW.V < 40 && x.ClockSMMHz.OK && x.ClockSMMHz.V < 1400
+					ok = slow && before(e.T, cfg.Wedge.MeanForS, func(x *sample.Sample) bool {
+						return !x.UtilPct.OK || !x.PowerW.OK || !x.ClockSMMHz.OK || x.UtilPct.V < 50 || x.PowerW.V < 40 && x.ClockSMMHz.V < 1400
+					})
+					seen["means"]++
+					break
+				}
 				ok = before(e.T, cfg.Wedge.ForS, func(x *sample.Sample) bool {
 					return busy(x) && x.PowerW.V < 40 && x.ClockSMMHz.V < 1400 && x.ReasonBits.OK
 				}) && busy(x) && x.ReasonBits.OK
@@ -123,13 +133,16 @@ func TestNothingStartsFromTheUnknownOrTooEarly(t *testing.T) {
 				ok = before(e.T, cfg.PowerCap.ForS, busy) && busy(x)
 			case Hot:
 				ok = x.ZoneMaxC.V >= 91 && x.TempC.V >= 85
+				if e.Data["sources"] == hotAlone {
+					ok = before(e.T, cfg.Hot.DieForS, func(x *sample.Sample) bool { return x.TempC.V >= 90 }) && x.TempC.V >= 90 && (!x.ZoneMaxC.OK || x.ZoneMaxC.V >= 87)
+				}
 			}
 			if !ok {
 				t.Fatalf("%s at %v: %s", e.Label, e.T.Sub(t0), e.Msg)
 			}
 		}
 	})
-	for _, typ := range types {
+	for _, typ := range append([]string{"means"}, types...) {
 		if seen[typ] == 0 {
 			t.Errorf("no run reached %s: %v", typ, seen)
 		}
@@ -147,6 +160,7 @@ func TestForgettingStartsNothing(t *testing.T) {
 			y := *x
 			y.TempC, y.PowerW, y.ClockSMMHz = sample.Known(70), sample.Known(60), sample.Known(2300)
 			y.ReasonBits, y.CtrHWThermalNS, y.ZoneMaxC, y.CapSoCW = sample.Known(0), sample.Known(0), sample.Known(80), sample.Known(140)
+			y.CapSysW = sample.Known(231)
 			samples = append(samples, &y)
 		}
 		fields := rapid.SliceOfN(rapid.IntRange(0, 7), 1, 4).Draw(t, "fields")
@@ -175,7 +189,8 @@ func TestTimeScales(t *testing.T) {
 		for _, l := range []*Limit{
 			&scaled.GapS, &scaled.MergeS, &scaled.Thermal.CounterMS, &scaled.Thermal.ShareFloorS, &scaled.Thermal.ReportS,
 			&scaled.Signature.PlateauS, &scaled.Signature.WindowS, &scaled.Signature.ForS, &scaled.PowerCap.ForS, &scaled.PowerCap.QuietS,
-			&scaled.Wedge.ForS, &scaled.LowCap.WindowS, &scaled.LowCap.ForS, &scaled.LowCap.CapForS, &scaled.LowCap.QuietS, &scaled.Hot.QuietS,
+			&scaled.Wedge.ForS, &scaled.Wedge.MeanForS, &scaled.Wedge.QuietS, &scaled.Hot.DieForS,
+			&scaled.LowCap.WindowS, &scaled.LowCap.ForS, &scaled.LowCap.CapForS, &scaled.LowCap.QuietS, &scaled.Hot.QuietS,
 		} {
 			*l *= Limit(by)
 		}
@@ -204,6 +219,50 @@ func TestTimeScales(t *testing.T) {
 			t.Fatalf("as it is:\n%s\n%g times slower:\n%s", a, by, b)
 		}
 	})
+}
+
+// A machine that is well says nothing of a wedge, a low cap or heat in simulated weeks of
+// loads of any kind, at any spacing, with readings that drop out: bursts, light work,
+// long pauses, busy processors, noise. The clock of what is busy is normal, that of
+// what is not may be anything.
+func TestHealthyLoadsAreQuiet(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(4) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		every := []float64{2, 5, 10, 60}[seed]
+		d := New(config(t))
+		util, busyShare, cpu, watts, clock, dropped := 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+		left := 0.0
+		for s := every; s < 4*86400; s += every {
+			if left -= every; left <= 0 {
+				left = 60 * math.Exp(4*r.Float64())
+				util, busyShare, cpu, watts, clock = 100*r.Float64(), r.Float64(), 100*r.Float64(), 15+80*r.Float64(), 2150+350*r.Float64()
+				dropped = 0.3 * r.Float64() * r.Float64()
+			}
+			x := healthy(s)
+			x.ReasonBits, x.CPUBusyPct = sample.Known(0), sample.Known(cpu)
+			x.UtilPct, x.PowerW, x.ClockSMMHz = sample.Known(math.Round(util)), sample.Known(watts*(0.8+0.4*r.Float64())), sample.Known(clock+30*r.NormFloat64())
+			if r.Float64() > busyShare {
+				x.UtilPct, x.PowerW, x.ClockSMMHz = sample.Known(45*r.Float64()), sample.Known(5+20*r.Float64()), sample.Known(200+2200*r.Float64())
+			}
+			x.TempC = sample.Known(48 + x.PowerW.V/4)
+			for range 7 {
+				x.Zones = append(x.Zones, sample.Temperature{C: sample.Known(x.TempC.V + 5*r.Float64())})
+			}
+			x.Zones[int(s)%7].C.V += 14 * r.Float64()
+			if seed%2 == 1 {
+				x.CapSoCW, x.CapSysW = sample.Known(140), sample.Known(231)
+			}
+			if r.Float64() < dropped {
+				x.GPU = sample.GPU{}
+			}
+			for _, e := range d.Sample(x) {
+				if e.Data["type"] != PowerCap {
+					t.Errorf("%s at %v: %s", e.Label, e.T.Sub(t0), e.Msg)
+				}
+			}
+		}
+	}
 }
 
 // threadTime is the processor time that this thread has used.

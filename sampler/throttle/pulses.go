@@ -61,6 +61,8 @@ func (p *pulseRule) judge(r reading, cfg Config, gap time.Duration) pulses {
 		// The hardware halves the clock or worse, for heat or for power. It is heat where
 		// heat is given as a reason, now or a moment ago.
 		late := !p.thermalAt.IsZero() && r.t.Sub(p.thermalAt) < seconds(cfg.MergeS)
+		// Of a die as hot as that it is heat as well, where the power brake is not named.
+		late = late || r.temp.OK && r.temp.V >= float64(cfg.Hot.DieC)
 		if out.thermal.hot || out.thermal.bits != 0 || late && out.brake.bits == 0 {
 			out.thermal.bits |= slowed
 		} else {
@@ -135,7 +137,7 @@ func (c *counter) advance(now sample.Num, t time.Time, gap time.Duration, leastM
 // judgeThermal follows what gives heat as the reason (bits and counters) and the G4
 // signature: they are three views of one thing and make one episode together.
 func (d *Detector) judgeThermal(out *[]event.Event, r reading, p pulse) {
-	explained := d.open[PowerWedge] != nil || d.open[LowCap] != nil || d.open[HWBrake] != nil
+	explained := d.open[PowerWedge] != nil || d.open[LowCap] != nil || d.open[HWBrake] != nil || d.otherwiseSlow()
 	signed := d.sign.judge(r, d.cfg, d.gap(), explained, d.pace.baseline(d.cfg))
 	e := d.open[ThermalThrottle]
 	if e == nil && !p.hot && signed {

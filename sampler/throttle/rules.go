@@ -18,13 +18,15 @@ type reading struct {
 	// counters are software thermal, hardware thermal and hardware power brake, in
 	// nanoseconds.
 	counters [3]sample.Num
-	// zone is the hottest zone, zone2 the hottest that reads something else.
-	zone, zone2 sample.Num
-	// capW is the power firmware's cap of the SoC, socW what it uses of it.
-	capW, socW sample.Num
-	cpuBusy    sample.Num
-	step       sample.Num
-	stepS      sample.Num
+	// zone is the hottest zone, zone2 the hottest that reads something else, zone3 the
+	// third of all, whatever they read.
+	zone, zone2, zone3 sample.Num
+	// capW is the power firmware's cap of the SoC, socW what it uses of it, sysW its cap
+	// of the whole machine.
+	capW, socW, sysW sample.Num
+	cpuBusy          sample.Num
+	step             sample.Num
+	stepS            sample.Num
 }
 
 // read takes the readings out of a sample. A reading that was seen before (the
@@ -39,8 +41,8 @@ func (d *Detector) read(s *sample.Sample) reading {
 		r.bits = bits
 	}
 	r.counters = [3]sample.Num{finite(s.CtrSWThermalNS), finite(s.CtrHWThermalNS), finite(s.CtrHWPowerNS)}
-	r.zone, r.zone2 = hottestZones(s)
-	r.capW, r.socW = socCap(s)
+	r.zone, r.zone2, r.zone3 = hottestZones(s)
+	r.capW, r.socW, r.sysW = firmwareCaps(s)
 	if r.known() || r.zone.OK {
 		d.gpuT = s.GPU.T
 	}
@@ -113,43 +115,22 @@ func ownCap(r reading, cfg Config, clockCap float64) bool {
 	return clockCap > 0 && r.clock.OK && r.clock.V >= float64(cfg.OwnCapPart)*clockCap
 }
 
-// wedgeRule is the low-power wedge: busy, yet slow and cool without a reason.
-type wedgeRule struct{ held held }
-
-func (w *wedgeRule) judge(r reading, cfg Config, gap time.Duration, p pulses, clockCap float64) answer {
-	a := w.answer(r, cfg, p, clockCap)
-	w.held.step(r.t, a, gap)
-	return a
-}
-
-func (w *wedgeRule) answer(r reading, cfg Config, p pulses, clockCap float64) answer {
-	c := cfg.Wedge
-	switch {
-	case !r.pulseKnown() && !r.util.OK && !r.power.OK && !r.clock.OK:
-		return unknown
-	case r.util.OK && r.util.V < float64(c.UtilPct),
-		r.clock.OK && r.clock.V >= float64(c.ClockMHz),
-		r.power.OK && r.power.V >= float64(c.PowerW),
-		ownCap(r, cfg, clockCap),
-		p.any():
-		return no
-	case r.util.OK && r.clock.OK && r.power.OK && p.known():
-		return yes
-	}
-	return unknown
-}
-
-// recovered tells that the GPU is busy and works normally again; being idle
-// proves nothing.
-func (w *wedgeRule) recovered(r reading, cfg Config) bool {
-	c := cfg.Wedge
-	return r.util.OK && r.util.V >= float64(c.UtilPct) &&
-		(r.clock.OK && r.clock.V >= float64(c.ClockMHz) || r.power.OK && r.power.V >= float64(c.PowerW))
-}
-
 // capRule is the plateau at the platform's limit, judged by means: utilisation
 // dips for an instant between steps.
-type capRule struct{ win *window }
+type capRule struct {
+	win *window // power, utilisation, clock, whether the firmware speaks against it
+	// told is how many plateaus of the attempt have been told.
+	told int
+	// backS is for how long the GPU was held back since the plateau was last seen.
+	backS float64
+}
+
+// quiet is for how long a plateau must not have been seen to be over. One that comes
+// back is given longer each time: power that swings around the lower limit, or a long
+// evaluation each hour, is no plateau of its own each time.
+func (c *capRule) quiet(cfg Config) time.Duration {
+	return time.Duration(max(1, c.told)) * seconds(cfg.PowerCap.QuietS)
+}
 
 func newCapRule(cfg Config) capRule {
 	return capRule{win: newWindow(seconds(cfg.PowerCap.ForS))}
@@ -159,11 +140,26 @@ func (c *capRule) judge(r reading, cfg Config, gap time.Duration, throttled bool
 	if !r.loadKnown() || !r.clock.OK {
 		return unknown
 	}
-	c.win.add(r.t, gap, r.power.V, r.util.V, r.clock.V)
-	if c.win.full() && !throttled && c.in(c.win.mean, cfg.PowerCap) {
+	elsewhere := 0.0
+	if notAtCap(r, cfg) {
+		elsewhere = 1
+	}
+	c.win.add(r.t, gap, r.power.V, r.util.V, r.clock.V, elsewhere)
+	if c.win.full() && !throttled && c.in(c.win.mean, cfg.PowerCap) && c.win.mean(3) < 0.5 {
 		return yes
 	}
 	return no
+}
+
+// notAtCap tells that the power firmware itself speaks against the platform's own cap:
+// it allows less than that, or the SoC uses less than what it allows while the driver
+// does not give its cap as the reason.
+func notAtCap(r reading, cfg Config) bool {
+	if firmwareLow(r, cfg) {
+		return true
+	}
+	capped := sample.Reasons(r.bits.Or(0))&sample.ReasonSWPowerCap != 0
+	return r.capW.OK && r.socW.OK && r.socW.V < float64(cfg.LowCap.CapUsed)*r.capW.V && !capped
 }
 
 // in tells whether power, utilisation and clock, given by column, are a plateau's.
@@ -171,41 +167,11 @@ func (c *capRule) in(v func(int) float64, rule PowerCapRule) bool {
 	return v(0) >= float64(rule.MinW) && v(0) <= float64(rule.MaxW) && v(1) >= float64(rule.UtilPct) && v(2) >= float64(rule.ClockMHz)
 }
 
-// wedgeReadings are needed at least: with a sample a minute two say too little.
-const wedgeReadings = 3
-
-func (d *Detector) judgeWedge(out *[]event.Event, r reading, p pulses) {
-	state := d.wedge.judge(r, d.cfg, d.gap(), p, d.clockCap)
-	e := d.open[PowerWedge]
-	switch {
-	case e == nil:
-		if state == yes && d.wedge.held.n >= wedgeReadings && d.wedge.held.forAt(r.t) >= seconds(d.cfg.Wedge.ForS) {
-			e = d.newEpisode(PowerWedge, d.wedge.held.since, r)
-			e.see(r)
-			e.pulses = 1
-			d.hold(e, r.t.Sub(e.since).Seconds())
-			d.tellStart(out, e, r)
-		}
-	case state == yes:
-		e.see(r)
-		if r.dt <= d.gap() {
-			d.hold(e, r.dt.Seconds())
-		}
-	case state == no:
-		e.known = r.t
-		switch {
-		case d.wedge.recovered(r, d.cfg):
-			d.end(out, e, r.t, EndedRecovered)
-		case r.t.Sub(e.until) >= seconds(d.cfg.MergeS):
-			d.end(out, e, r.t, EndedQuiet)
-		}
-	}
-}
-
 func (d *Detector) judgeCap(out *[]event.Event, r reading) {
-	throttled := d.open[ThermalThrottle] != nil || d.open[HWBrake] != nil
+	throttled := d.open[ThermalThrottle] != nil || d.open[HWBrake] != nil || d.open[LowCap] != nil
 	state := d.plateau.judge(r, d.cfg, d.gap(), throttled)
 	e := d.open[PowerCap]
+	d.plateau.backS += d.heldNow
 	switch {
 	case state == yes && e == nil:
 		win := d.plateau.win
@@ -215,12 +181,16 @@ func (d *Detector) judgeCap(out *[]event.Event, r reading) {
 		e = d.newEpisode(PowerCap, win.start(), r)
 		e.see(r)
 		e.plateauW = d.plateau.win.mean(0)
+		d.plateau.told++
+		d.plateau.backS = 0
 		d.tellStart(out, e, r)
 	case state == yes:
+		e.backS += d.plateau.backS
+		d.plateau.backS = 0
 		e.see(r)
 	case state == no && e != nil:
 		e.known = r.t
-		if r.t.Sub(e.until) >= seconds(d.cfg.PowerCap.QuietS) {
+		if r.t.Sub(e.until) >= d.plateau.quiet(d.cfg) {
 			d.end(out, e, r.t, EndedQuiet)
 		}
 	}

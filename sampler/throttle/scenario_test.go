@@ -34,7 +34,7 @@ import (
 //	repeat 20 ... done       the lines between, so many times
 //	expect 1m0s power-cap start info KEY=VALUE ...
 //
-// Keys are temp power sm util reasons zones step cpu pl1 pl1w and the counters
+// Keys are temp power sm util reasons zones step cpu pl1 pl1w syspl1 and the counters
 // swthermal hwthermal brake (in seconds). A value is a number, "-" for unknown, or
 // "a..b", which goes from a to b over the stretch; zones are numbers with commas
 // between. With step, steps of so many seconds are made.
@@ -193,7 +193,7 @@ func (s *scenario) stretch(where string, length time.Duration) {
 		x := &sample.Sample{T: at(s.now.Seconds()), Mono: s.now, Attempt: s.attempt, CPUBusyPct: num("cpu")}
 		x.GPU = sample.GPU{
 			T: s.gpuT, TempC: num("temp"), PowerW: num("power"), ClockSMMHz: num("sm"), UtilPct: num("util"), ReasonBits: num("reasons"),
-			CtrSWThermalNS: ns("swthermal"), CtrHWThermalNS: ns("hwthermal"), CtrHWPowerNS: ns("brake"), CapSoCW: num("pl1"),
+			CtrSWThermalNS: ns("swthermal"), CtrHWThermalNS: ns("hwthermal"), CtrHWPowerNS: ns("brake"), CapSoCW: num("pl1"), CapSysW: num("syspl1"),
 		}
 		if w := num("pl1w"); w.OK {
 			x.Powers = []sample.Power{{Label: "gpu", W: x.PowerW}, {Label: "pl1", W: w, CapW: num("pl1")}}

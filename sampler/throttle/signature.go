@@ -9,11 +9,14 @@ import (
 // signatureRule is the runbook's G4 over time.
 type signatureRule struct {
 	now  *window // power, utilisation, temperature over window_s
-	best *window // power over plateau_s, under load only
-	// plateau is the highest mean so far; zero before there is one. power is
-	// the present mean, tempAt the temperature when power fell.
-	plateau, power, tempAt float64
-	held                   held
+	best *window // power and clock over plateau_s, under load only
+	// clocks is the clock over window_s.
+	clocks *window
+	// plateau is the highest mean so far; zero before there is one. clock is the mean
+	// of the clock in that time. power is the present mean, tempAt the temperature when
+	// power fell.
+	plateau, clock, power, tempAt float64
+	held                          held
 
 	// Steps since power fell, and those of them that no episode has counted.
 	steps, stepS, worst float64
@@ -23,19 +26,21 @@ type signatureRule struct {
 func newSignatureRule(cfg Config) signatureRule {
 	return signatureRule{
 		now:  newWindow(seconds(cfg.Signature.WindowS)),
-		best: newWindow(seconds(cfg.Signature.PlateauS)),
+		best: newWindow(seconds(cfg.Signature.PlateauS)), clocks: newWindow(seconds(cfg.Signature.WindowS)),
 	}
 }
 
 // judge tells whether the signature is there. base is the attempt's pace: where it
 // is not known, lower power may be another phase of the work, and nothing is said.
-// explained says that something else is known to hold the GPU back.
+// explained says that something else is known to make the steps slower. Heat holds
+// the GPU back by its clock: with a clock that did not fall, it is not heat.
 func (g *signatureRule) judge(r reading, cfg Config, gap time.Duration, explained bool, base sample.Num) bool {
-	if !r.loadKnown() || !r.temp.OK {
+	if !r.loadKnown() || !r.temp.OK || !r.clock.OK {
 		return false
 	}
 	c := cfg.Signature
 	g.now.add(r.t, gap, r.power.V, r.util.V, r.temp.V)
+	g.clocks.add(r.t, gap, r.clock.V, 0, 0)
 	if !g.now.full() {
 		g.set(r.t, no, gap)
 		return false
@@ -48,11 +53,12 @@ func (g *signatureRule) judge(r reading, cfg Config, gap time.Duration, explaine
 		g.set(r.t, no, gap)
 		return false
 	}
-	g.best.add(r.t, gap, r.power.V, 0, 0)
-	if g.best.full() {
-		g.plateau = max(g.plateau, g.best.mean(0))
+	g.best.add(r.t, gap, r.power.V, r.clock.V, 0)
+	if g.best.full() && g.best.mean(0) > g.plateau {
+		g.plateau, g.clock = g.best.mean(0), g.best.mean(1)
 	}
-	if explained || g.plateau == 0 || g.power > (1-float64(c.PowerDrop))*g.plateau {
+	low := g.power <= (1-float64(c.PowerDrop))*g.plateau && g.clocks.mean(0) <= (1-float64(c.ClockDrop))*g.clock
+	if explained || g.plateau == 0 || !low {
 		g.set(r.t, no, gap)
 		return false
 	}
@@ -63,8 +69,8 @@ func (g *signatureRule) judge(r reading, cfg Config, gap time.Duration, explaine
 	hot := temp >= float64(c.TempC) || temp >= g.tempAt+float64(c.RiseC)
 	slow := base.OK && g.steps >= paceSteps && g.stepS/g.steps >= (1+float64(cfg.Pace.Up))*base.V
 	// The mean lags behind: what is at its plateau again now is over.
-	low := r.power.V <= (1-float64(c.PowerDrop))*g.plateau
-	return hot && slow && low && g.held.forAt(r.t) >= seconds(c.ForS)
+	still := r.power.V <= (1-float64(c.PowerDrop))*g.plateau
+	return hot && slow && still && g.held.forAt(r.t) >= seconds(c.ForS)
 }
 
 func (g *signatureRule) set(t time.Time, a answer, gap time.Duration) {
@@ -88,3 +94,6 @@ func (g *signatureRule) addSteps(n, stepS float64, base sample.Num, free bool) {
 	}
 	g.worst = max(g.worst, stepS)
 }
+
+// signOnly tells that nothing but the signature shows a thermal throttle.
+func (e *episode) signOnly() bool { return e.typ == ThermalThrottle && e.bySign && !e.byPulse }

@@ -74,11 +74,15 @@ type course struct {
 	// broken says that something other than work lies in the steps being made: a
 	// pause, a gap.
 	broken bool
-	// markT is when the latest checkpoint or evaluation was seen, marked that no
-	// step has ended since.
-	markT  time.Time
-	mark   string
-	marked bool
+	// markT is when the latest checkpoint or evaluation was seen.
+	markT time.Time
+	mark  string
+	// unmarked is how many steps in a row were left out as those with a mark.
+	unmarked int
+	// procs are the processes on the GPU when they were last listed, at procsAt: some
+	// sources list them with one reading in ten.
+	procs   []sample.GPUProcess
+	procsAt time.Time
 
 	recent [stepClipOf]float64 // the latest steps, to tell a spike before there is a baseline
 	seen   int
@@ -94,13 +98,24 @@ type course struct {
 	base   baseline
 	judged judgement // of the latest whole block
 	nowS   sample.Num
+	// latest is that block, blocks how many there were.
+	latest block
+	blocks int
 
+	// edge is a block in which some steps were slow, kept until the next one shows
+	// whether a slow state began in it.
+	edge     *block
+	edgeFrom time.Time
 	// suspect is the first slow block, kept until the next one confirms it or not.
 	suspect     *block
 	suspectFrom time.Time
 	who         []sample.GPUProcess // on the GPU then
-	came        []sample.GPUProcess // and at the block before
+	came        []int               // and at the block before
 	down        *paceEpisode
+	again       repeated
+	stalls      stalls
+	// pending are the marks in the latest block, if that was none of the slow ones.
+	pending [2]int
 
 	first firstSteps
 	start *paceEpisode
@@ -121,8 +136,12 @@ func (d *Detector) Mark(t time.Time, kind string) {
 	if kind != MarkCheckpoint && kind != MarkEval {
 		return
 	}
-	c.markT, c.mark, c.marked = t, kind, true
+	c.markT, c.mark = t, kind
+	c.cur.env.marks[markIndex(kind)]++
 }
+
+// procsFor is for how long a list of the processes on the GPU is believed.
+const procsFor = 2 * time.Minute
 
 // Paused tells that the training has been stopped (SIGSTOP), or goes on. What it
 // stood still is no slow step.
@@ -159,6 +178,11 @@ func (d *Detector) judgePace(out *[]event.Event, s *sample.Sample, r reading) {
 	env := &c.cur.env
 	if d.slow.paused {
 		env = new(environment) // what stands still shows nothing
+	}
+	if len(s.Processes) > 0 {
+		c.procs, c.procsAt = append(c.procs[:0], s.Processes...), s.T
+	} else if s.T.Sub(c.procsAt) > procsFor {
+		c.procs = c.procs[:0]
 	}
 	c.around.take(env, s, r, dt, d)
 	if !c.markT.IsZero() && s.T.Sub(c.markT) <= seconds(d.cfg.Slowdown.MarkS) {
@@ -209,13 +233,23 @@ func (d *Detector) takeSteps(out *[]event.Event, s *sample.Sample, r reading, f 
 	if clip == 0 && c.seen >= stepClipOf {
 		clip = paceOutlier * median(c.recent[:])
 	}
-	marked := c.marked
-	c.marked = false
+	// It was seen while they were made; the line of a step and that of an evaluation
+	// behind it may come within one sample.
+	during := time.Duration(f.n*f.stepS*float64(time.Second)) + 2*c.usual
+	marked := !c.markT.IsZero() && s.T.Sub(c.markT) <= during
 	base := d.pace.baseline(d.cfg)
 	// A step with a checkpoint or an evaluation in it is a pause where it is long.
-	if c.broken || marked && base.OK && f.stepS > 1.5*base.V {
+	// Where each step has one, a mark says nothing of them.
+	marked = marked && base.OK && f.stepS > 1.5*base.V
+	if marked {
+		c.unmarked++
+	}
+	if c.broken || marked && c.unmarked <= unmarkedMost {
 		c.broken, c.tokenBroken = false, true
 		return
+	}
+	if !marked {
+		c.unmarked = 0
 	}
 	c.recent[c.seen%stepClipOf] = f.stepS
 	c.seen++
@@ -227,6 +261,7 @@ func (d *Detector) takeSteps(out *[]event.Event, s *sample.Sample, r reading, f 
 	spike := clip > 0 && f.stepS > clip
 	sec := c.cur.take(f.n, f.stepS, clip, spike && !c.spike)
 	c.spike = spike
+	c.stalls.cur.take(f, spike && c.base.known())
 	c.tokenSec += sec
 	if c.base.known() && c.base.even && f.stepS > limit*c.base.step {
 		e := &c.cur.env
@@ -238,6 +273,9 @@ func (d *Detector) takeSteps(out *[]event.Event, s *sample.Sample, r reading, f 
 	}
 	d.judgeStart(out, s, r, f.n, sec)
 }
+
+// unmarkedMost is how many steps in a row are left out because of a mark in them.
+const unmarkedMost = 3
 
 // countTokens takes how many tokens were trained on so far.
 func (c *course) countTokens(now sample.Num) {
@@ -286,44 +324,78 @@ func (d *Detector) closeBlock(out *[]event.Event, s *sample.Sample, r reading) {
 	c.cur, c.from = block{}, s.T
 	j := c.base.judge(&k, d.cfg)
 	c.judged, c.nowS = j, sample.Known(k.perStep())
+	if j.whole > 0 {
+		c.nowS = sample.Known(k.all() / k.n)
+	}
+	c.latest, c.blocks = k, c.blocks+1
 	if c.start != nil {
 		d.goOnStart(out, s, &k)
 	}
+	c.freed(&k, j.slow() || c.down != nil)
+	d.judgeStalls(out, s, r, &k, from, j)
 	switch {
+	case c.down != nil && c.down.stalls:
+		// Its spans are judged as a whole.
 	case c.down != nil:
-		d.goOn(out, s, &k, j)
+		d.goOn(out, s, r, &k, from, j)
 	case j.slow() && c.suspect == nil:
-		c.suspect, c.suspectFrom, c.who = &k, from, cloneProcesses(s.Processes)
+		c.edge = nil
+		c.suspect, c.suspectFrom, c.who = &k, from, cloneProcesses(c.procs)
 	case j.slow():
 		d.begin(out, s, r, &k, j)
 	default:
 		if c.suspect != nil {
-			d.learn(c.suspect, nil) // it was nothing, and shows how blocks scatter
+			d.learn(c.suspect, c.suspectFrom, false) // it was nothing, and shows how blocks scatter
 			c.suspect = nil
 		}
-		d.learn(&k, s)
+		if c.edge != nil {
+			d.learn(c.edge, c.edgeFrom, false)
+			c.edge = nil
+		}
+		if j.known && j.ratio > j.limit {
+			c.edge, c.edgeFrom = &k, from
+			return
+		}
+		d.learn(&k, from, true)
 	}
 }
 
-// learn takes an undisturbed block into the attempt's own pace.
-func (d *Detector) learn(k *block, s *sample.Sample) {
+// freed counts the checkpoints and evaluations that cost nothing: neither the block
+// they were in nor the next one was slow.
+func (c *course) freed(k *block, slow bool) {
+	if slow {
+		c.pending = [2]int{}
+		return
+	}
+	for i, n := range c.pending {
+		c.base.free[i] += n
+	}
+	c.pending = k.env.marks
+}
+
+// learn takes an undisturbed block into the attempt's own pace. With now it is the
+// latest one.
+func (d *Detector) learn(k *block, from time.Time, now bool) {
 	c := &d.slow.course
 	if !k.env.undisturbed() {
 		return
 	}
-	c.base.learn(k)
 	// Who was there a block ago did not come just before the pace fell.
-	for _, p := range c.came {
-		if c.base.pids == nil {
-			c.base.pids = map[int]bool{}
-		}
-		if len(c.base.pids) < pidsMost {
-			c.base.pids[p.PID] = true
+	c.base.learn(k, from, c.came)
+	if now {
+		c.came = nil
+		for _, p := range c.procs[:min(len(c.procs), pidsMost)] {
+			if !c.base.pids[p.PID] {
+				c.came = append(c.came, p.PID)
+			}
 		}
 	}
-	if s != nil {
-		c.came = append(c.came[:0], s.Processes...)
-	}
+	d.settle()
+}
+
+// settle gives the attempt's own pace to what is measured by single steps.
+func (d *Detector) settle() {
+	c := &d.slow.course
 	d.pace.settled = sample.Num{}
 	if c.base.known() && c.base.even {
 		d.pace.settled = sample.Known(c.base.step)
@@ -341,66 +413,172 @@ func cloneProcesses(p []sample.GPUProcess) []sample.GPUProcess {
 	return append([]sample.GPUProcess(nil), p...)
 }
 
-// causeOf looks for the cause of what went on in an environment.
-func (d *Detector) causeOf(now *environment, s *sample.Sample) finding {
+// causeOf looks for the cause of what went on in an environment, which began at from
+// and in which work took ratio times as long. With marks, it may be a checkpoint's or
+// an evaluation's doing.
+func (d *Detector) causeOf(now environment, from time.Time, ratio float64, marks bool) finding {
 	c := &d.slow.course
-	others := append(cloneProcesses(s.Processes), c.who...)
-	return clue{now: now, base: &c.base.env, others: others, known: c.base.pids, names: d.Names}.find(d.cfg.Slowdown)
+	for i, typ := range throttleCauses {
+		// An episode is told only when it has lasted, and by then has been there for longer.
+		e := d.open[typ]
+		if e == nil {
+			continue
+		}
+		there := d.last.Sub(later(e.since, from)).Seconds()
+		now.openS[i] = max(now.openS[i], there)
+		if e.signOnly() {
+			now.signS = max(now.signS, there)
+		}
+	}
+	others := append(cloneProcesses(c.procs), c.who...)
+	return clue{
+		now: &now, base: &c.base.env, others: others, known: c.base.pids, names: d.Names,
+		ratio: ratio, free: c.base.free, noMarks: !marks, clockCap: d.clockCap,
+	}.find(d.cfg.Slowdown)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // begin starts a slowdown: the second block in a row is slow.
 func (d *Detector) begin(out *[]event.Event, s *sample.Sample, r reading, k *block, j judgement) {
 	c := &d.slow.course
-	e := &paceEpisode{
-		typ: Slowdown, id: episodeID(Slowdown, s.T), attempt: d.attempt, since: c.suspectFrom, until: s.T,
-		base: c.base.stepS(), baseTokens: c.base.tokensPerS(), byToken: j.byToken,
-	}
+	e := d.newSlowdown(s.T, c.suspectFrom, j.byToken)
 	env := c.suspect.env
 	env.merge(&k.env)
-	f := d.causeOf(&env, s)
-	was := c.base.judge(c.suspect, d.cfg)
-	e.add(c.suspect, was.ratio, c.base.expected(c.suspect, was))
-	e.add(k, j.ratio, c.base.expected(k, j))
-	e.causes.add(f, env.sec)
-	e.told = f
-	e.level = event.Warn
-	if c.warned[f.cause] || f.cause == CauseCheckpoint || f.cause == CauseEval {
-		e.level = event.Info // one warning of one thing; and those are no fault
+	// Blocks that were taken for the attempt's own pace while too little of it was known.
+	for _, l := range c.base.prune(d.cfg) {
+		if l.from.Before(e.since) {
+			e.since = l.from
+		}
+		was := c.base.judge(&l.k, d.cfg)
+		e.add(&l.k, told(&l.k, was), c.base.expected(&l.k, was))
+		env.merge(&l.k.env)
 	}
+	d.settle()
+	f := d.causeOf(env, e.since, told(k, j), true)
+	was := c.base.judge(c.suspect, d.cfg)
+	e.add(c.suspect, told(c.suspect, was), c.base.expected(c.suspect, was))
+	e.add(k, told(k, j), c.base.expected(k, j))
+	e.causes.add(f, env.sec)
+	e.told, e.level = f, c.levelOf(f)
+	e.slowSec = c.suspect.full + k.full
 	c.suspect, c.who = nil, nil
 	c.down = e
 	d.pace.slow = true
-	*out = append(*out, e.startEvent(r))
+	if e.muted = c.again.is(e, f, s.T); !e.muted {
+		*out = append(*out, e.startEvent(r))
+	}
 }
 
-// goOn takes a block into an open slowdown.
-func (d *Detector) goOn(out *[]event.Event, s *sample.Sample, k *block, j judgement) {
+// newSlowdown is a slowdown that begins now.
+func (d *Detector) newSlowdown(t, since time.Time, byToken bool) *paceEpisode {
+	c := &d.slow.course
+	return &paceEpisode{
+		typ: Slowdown, id: episodeID(Slowdown, t), attempt: d.attempt, since: since, until: t,
+		base: c.base.stepS(), baseTokens: c.base.tokensPerS(), byToken: byToken,
+	}
+}
+
+// levelOf is how loud a slowdown of that cause is: one warning of one thing. A
+// checkpoint, an evaluation and our own limit are no fault.
+func (c *course) levelOf(f finding) event.Level {
+	if c.warned[f.cause] || f.mark() || f.own {
+		return event.Info
+	}
+	return event.Warn
+}
+
+// told is by how much a block is slower, with all that its steps took: what was
+// clipped to judge it is no figure to tell.
+func told(k *block, j judgement) float64 {
+	if j.whole > 0 {
+		return max(j.ratio, j.whole)
+	}
+	if j.ratio > clippedFrom && k.sec > 0 {
+		return j.ratio * k.full / k.sec
+	}
+	return j.ratio
+}
+
+// goOn takes a block, which began at from, into an open slowdown.
+func (d *Detector) goOn(out *[]event.Event, s *sample.Sample, r reading, k *block, from time.Time, j judgement) {
 	c := &d.slow.course
 	e := c.down
 	switch {
 	case !j.known:
 		return
 	case j.good():
+		e.slowSec = 0
 		e.wait(k, j.ratio, c.base.expected(k, j))
 		if e.good >= 2 && s.T.Sub(e.until) >= seconds(d.cfg.Slowdown.QuietS) {
-			if f, _ := e.causes.top(); f.cause == CauseUnknown && c.base.token == 0 {
-				// Rows of other lengths, perhaps, which nobody told: the same again is
-				// no news.
-				c.base.excused = max(c.base.excused, e.worst*excusedMore)
-			}
 			d.endDown(out, s.T, EndedRecovered)
-			d.learn(k, s)
+			d.learn(k, from, true)
 		}
 		return
 	}
 	e.resume()
 	e.until = s.T
-	e.add(k, j.ratio, c.base.expected(k, j))
-	f := d.causeOf(&k.env, s)
+	e.add(k, told(k, j), c.base.expected(k, j))
+	e.slowSec += k.full
+	f := d.causeOf(k.env, from, told(k, j), !e.noMarks)
 	e.causes.add(f, k.env.sec)
 	if ep := d.open[f.cause]; ep != nil && !ep.since.After(e.since.Add(seconds(d.cfg.Slowdown.WindowS))) {
 		e.causes.move(f.cause)
 	}
+	d.unmark(out, r, k, from, f)
+	if e.muted && !c.again.still(e, s.T) {
+		e.muted, e.told = false, f
+		e.level = c.levelOf(f)
+		*out = append(*out, e.startEvent(r))
+	}
+}
+
+// unmark takes a slowdown that was put down to a checkpoint or an evaluation for what
+// it is where it goes on beyond what these explain: it is a fault then, and told again.
+func (d *Detector) unmark(out *[]event.Event, r reading, k *block, from time.Time, f finding) {
+	c := &d.slow.course
+	e := c.down
+	if e.noMarks || !e.causes.marked() {
+		return
+	}
+	if f.mark() {
+		e.beyond = 0
+	} else {
+		e.beyond++
+	}
+	if e.beyond < 2 && e.slowSec < 2*float64(d.cfg.Slowdown.MarkS) {
+		return
+	}
+	e.noMarks = true
+	f = d.causeOf(k.env, from, e.now, false)
+	e.causes.unmark(f)
+	was := e.level
+	if e.level = c.levelOf(f); e.level != was && !e.muted {
+		e.told = f
+		*out = append(*out, e.updateEvent(r))
+	}
+}
+
+// otherwiseSlow tells that the steps are slower for a reason that is known and is not
+// the GPU's, or are not slower at all by the token.
+func (d *Detector) otherwiseSlow() bool {
+	c := &d.slow.course
+	if c.judged.byToken && c.judged.known && c.judged.ratio < 1+float64(d.cfg.Pace.Up) {
+		return true
+	}
+	if c.down == nil {
+		return false
+	}
+	switch f, _ := c.down.causes.top(); f.cause {
+	case CauseMemory, CauseGPUProcess, CauseInput:
+		return true
+	}
+	return false
 }
 
 // endDown closes the open slowdown.
@@ -410,7 +588,13 @@ func (d *Detector) endDown(out *[]event.Event, t time.Time, how string) {
 	c.down = nil
 	d.pace.slow = false
 	d.slow.count(e)
-	*out = append(*out, e.endEvent(t, how))
+	if f, _ := e.causes.top(); how == EndedRecovered && f.cause == CauseUnknown && c.base.token == 0 && !e.stalls {
+		// Rows of other lengths, perhaps, which nobody told: the same again is no news.
+		c.again.seen(e, t)
+	}
+	if !e.muted {
+		*out = append(*out, e.endEvent(t, how))
+	}
 }
 
 // closePace ends what is open about pace.
@@ -418,10 +602,10 @@ func (d *Detector) closePace(out *[]event.Event, t time.Time, how string) {
 	c := &d.slow.course
 	if e := c.down; e != nil {
 		// Steps that are in no whole block yet count all the same.
-		if c.cur.times > 0 && e.good == 0 {
+		if c.cur.times > 0 && e.good == 0 && !e.stalls {
 			j := c.base.judge(&c.cur, d.cfg)
 			if j.known && j.ratio > 1 {
-				e.add(&c.cur, j.ratio, c.base.expected(&c.cur, j))
+				e.add(&c.cur, told(&c.cur, j), c.base.expected(&c.cur, j))
 				e.until = c.lastT
 			}
 		}
@@ -430,7 +614,7 @@ func (d *Detector) closePace(out *[]event.Event, t time.Time, how string) {
 	if c.start != nil {
 		d.endStart(out, t, how)
 	}
-	c.cur, c.from, c.suspect = block{}, t, nil
+	c.cur, c.from, c.suspect, c.edge, c.stalls.cur = block{}, t, nil, nil, span{}
 }
 
 // count adds a closed episode.
@@ -478,6 +662,9 @@ func (d *Detector) sumPace(s *Summary) {
 		s.Pace.TokensPerS = c.first.rate
 	}
 	if c.judged.known {
-		s.Pace.Slower = sample.Known(c.judged.ratio)
+		s.Pace.Slower = sample.Known(told(&c.latest, c.judged))
+	}
+	if c.stalls.slower.OK {
+		s.Pace.NowS, s.Pace.Slower = c.stalls.nowS, c.stalls.slower
 	}
 }

@@ -169,7 +169,7 @@ func (d *Detector) beginStart(out *[]event.Event, s *sample.Sample, r reading, r
 	// Nothing earlier of this attempt to compare with: only what is plain by itself.
 	none := environment{}
 	none.gauge[gGPUOther] = mean{0, 1}
-	e.told = clue{now: &c.cur.env, base: &none, others: s.Processes, names: d.Names}.find(d.cfg.Slowdown)
+	e.told = clue{now: &c.cur.env, base: &none, others: c.procs, names: d.Names, noMarks: true}.find(d.cfg.Slowdown)
 	e.level = event.Warn
 	if c.warned[e.told.cause] {
 		e.level = event.Info
@@ -194,14 +194,14 @@ func (d *Detector) goOnStart(out *[]event.Event, s *sample.Sample, k *block) {
 	}
 	// Half-way back is back: on the edge it would come and go.
 	if limit := (1/float64(d.cfg.SlowStart.Speed) + 1) / 2; ratio < limit {
-		e.wait(k, ratio, k.full/ratio)
+		e.wait(k, ratio, k.all()/ratio)
 		if e.good >= 2 && s.T.Sub(e.until) >= seconds(d.cfg.Slowdown.QuietS) {
 			d.endStart(out, s.T, EndedRecovered)
 		}
 		return
 	}
 	e.resume()
-	e.add(k, ratio, k.full/ratio)
+	e.add(k, ratio, k.all()/ratio)
 	e.until = s.T
 }
 
@@ -213,23 +213,28 @@ func (d *Detector) endStart(out *[]event.Event, t time.Time, how string) {
 	*out = append(*out, e.endEvent(t, how))
 }
 
-// HistoryOf returns the pace that runs had, the newest last: their medians, and
-// the slowest fifth where there are at least five. Figures that are not known are
-// left out.
+// slowFifthMost bounds by how many times the slowest fifth of earlier runs may be
+// slower than their median: beyond that those were bad runs, and no measure. (Own
+// choice.)
+const slowFifthMost = 1.5
+
+// HistoryOf returns the pace that runs had, the newest last: their medians (the faster
+// one of two in the middle), and the slowest fifth where there are at least five.
+// Figures that are not known are left out.
 func HistoryOf(stepTimesS, tokensPerS []float64, from string) History {
 	h := History{Runs: max(len(stepTimesS), len(tokensPerS)), From: from}
 	if n := len(stepTimesS); n > 0 {
 		sorted := slices.Sorted(slices.Values(stepTimesS))
-		h.StepTimeS = sample.Known(sorted[n/2])
+		h.StepTimeS = sample.Known(sorted[(n-1)/2])
 		if n >= 5 {
-			h.SlowStepTimeS = sample.Known(sorted[n-1-n/5])
+			h.SlowStepTimeS = sample.Known(min(sorted[n-1-n/5], slowFifthMost*h.StepTimeS.V))
 		}
 	}
 	if n := len(tokensPerS); n > 0 {
 		sorted := slices.Sorted(slices.Values(tokensPerS))
 		h.TokensPerS = sample.Known(sorted[n/2])
 		if n >= 5 {
-			h.SlowTokensPerS = sample.Known(sorted[n/5])
+			h.SlowTokensPerS = sample.Known(max(sorted[n/5], h.TokensPerS.V/slowFifthMost))
 		}
 	}
 	h.Known = h.StepTimeS.OK || h.TokensPerS.OK

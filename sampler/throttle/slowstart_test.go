@@ -24,6 +24,38 @@ func TestHistoryOf(t *testing.T) {
 	}
 }
 
+// One bad run, or two, among the earlier ones must not make a slow start normal.
+func TestBadRunsAreNoMeasure(t *testing.T) {
+	t.Parallel()
+	inverse := func(all []float64) (out []float64) {
+		for _, v := range all {
+			out = append(out, 8192/v)
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		runs []float64
+		now  float64
+		want string
+	}{
+		"one":               {[]float64{1}, 3, ComparedSlow},
+		"one of two":        {[]float64{1, 3}, 3, ComparedSlow},
+		"two of five":       {[]float64{1, 1, 1, 3, 3}, 3, ComparedSlow},
+		"runs that differ":  {[]float64{1, 1.1, 1.2, 1.3, 1.4}, 1.35, ComparedNormal},
+		"as the faster one": {[]float64{1, 3}, 1.05, ComparedNormal},
+		"most are slow":     {[]float64{1, 3, 3, 3, 3}, 3, ComparedNormal},
+	} {
+		for what, h := range map[string]History{"steps": HistoryOf(c.runs, nil, "x"), "tokens": HistoryOf(nil, inverse(c.runs), "x")} {
+			d := New(config(t))
+			d.SetHistory(h)
+			training{step: constant(c.now), tokens: func(int) float64 { return 8192 }}.play(d, 1800)
+			if got := d.Summary().Pace.Compared; got != c.want {
+				t.Errorf("%s of %s: %q, want %q", name, what, got, c.want)
+			}
+		}
+	}
+}
+
 func TestStartAgainstEarlierRuns(t *testing.T) {
 	t.Parallel()
 	k := sample.Known

@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"fmt"
 	"time"
 
 	"sparkrun/internal/clock"
@@ -29,9 +30,11 @@ type telling struct {
 	until            time.Time
 	maxTemp          sample.Num
 	// kept are the episodes that have ended since the last line and were not told, the
-	// first keptMost of them; untold says that there are any.
+	// first keptMost of them; untold is how many there are.
 	kept   []map[string]any
-	untold bool
+	untold int
+	// untoldS is for how long those held the GPU back.
+	untoldS float64
 }
 
 // keptMost bounds what one line carries. With the built-in thresholds there can be
@@ -46,15 +49,20 @@ func (d *Detector) tellStart(out *[]event.Event, e *episode, r reading) {
 	level := d.level(e)
 	if pulsed(e.typ) {
 		l := d.told[e.typ]
-		if l != nil && !e.quiet && r.t.Sub(l.at) < seconds(d.cfg.Thermal.ReportS) {
-			e.quiet = true
+		if l != nil && !e.quiet && (r.t.Sub(l.at) < seconds(d.cfg.Thermal.ReportS) || l.untold > 0) {
+			e.quiet = true // what has been counted since the last line goes on; see update
 			return
 		}
 		e.quiet = false
-		if l != nil && l.untold {
-			d.tellUpdate(out, e.typ, r.t, nil)
-		}
 		d.told[e.typ] = &telling{id: e.id, since: e.since, at: r.t, level: level}
+		if l != nil && l.untold > 0 {
+			// One line of the two.
+			ev := e.start(r, level)
+			ev.Data["episodes_ended"] = l.kept
+			ev.Msg += fmt.Sprintf("; before it, since the last line, %d more of %s in all", l.untold, short(l.untoldS))
+			*out = append(*out, ev)
+			return
+		}
 	}
 	*out = append(*out, e.start(r, level))
 }
@@ -64,15 +72,19 @@ func (d *Detector) tellEnd(out *[]event.Event, e *episode, t time.Time, how stri
 	if l := d.told[e.typ]; l != nil && pulsed(e.typ) {
 		l.count(e)
 		if e.quiet {
-			l.untold = true
+			l.untold++
+			l.untoldS += e.heldS
 			if len(l.kept) < keptMost {
 				l.kept = append(l.kept, e.kept(how))
 			}
 			return
 		}
 		l.at, l.level = t, level
-		if how == EndedUnknown {
-			delete(d.told, e.typ) // what is seen after a gap is news
+		// What is seen after a gap is news, but not each time where readings drop out again
+		// and again.
+		if last, was := d.news[e.typ]; how == EndedUnknown && (!was || t.Sub(last) >= seconds(d.cfg.Thermal.ReportS)) {
+			delete(d.told, e.typ)
+			d.news[e.typ] = t
 		}
 	}
 	*out = append(*out, e.end(t, how, level))
@@ -108,7 +120,7 @@ func louder(a, b event.Level) bool { return a != event.Info && b == event.Info }
 
 // update writes what is due: a line each ReportS while pulses go on. An episode whose
 // start was kept gets it after all where it lasts and is more serious than what was
-// said.
+// said; one whose start was told gets a line that says so.
 func (d *Detector) update(out *[]event.Event, r reading) {
 	for _, typ := range types {
 		l, e := d.told[typ], d.open[typ]
@@ -116,16 +128,33 @@ func (d *Detector) update(out *[]event.Event, r reading) {
 		case l == nil:
 		case e != nil && e.quiet && e.until.Sub(e.since) >= seconds(d.cfg.MergeS) && louder(d.level(e), l.level):
 			d.tellStart(out, e, r)
-		case r.t.Sub(l.at) >= seconds(d.cfg.Thermal.ReportS) && (e != nil || l.untold):
+		case e != nil && d.raises(e, l):
+			e.raised = true // once: it is graver than its start said
+			d.tellUpdate(out, typ, r.t, e)
+		case r.t.Sub(l.at) >= seconds(d.cfg.Thermal.ReportS) && (e != nil || l.untold > 0):
 			d.tellUpdate(out, typ, r.t, e)
 		}
 	}
 }
 
+// raises tells that an open episode has become graver than its start said, and that no
+// slowdown warns of it or may do so with its next block: that would be two warnings of
+// one thing.
+func (d *Detector) raises(e *episode, l *telling) bool {
+	lasts := e.until.Sub(e.since) >= 2*seconds(d.cfg.MergeS)
+	return lasts && !e.quiet && !e.raised && d.slow.suspect == nil && louder(d.level(e), l.level) && !d.warnedOf(e.typ)
+}
+
+// warnedOf tells that a slowdown has warned of the type.
+func (d *Detector) warnedOf(typ string) bool {
+	down := d.slow.down
+	return down != nil && down.told.cause == typ && down.level == event.Warn
+}
+
 // tellRest writes what was kept.
 func (d *Detector) tellRest(out *[]event.Event, t time.Time) {
 	for _, typ := range types {
-		if l := d.told[typ]; l != nil && l.untold {
+		if l := d.told[typ]; l != nil && l.untold > 0 {
 			d.tellUpdate(out, typ, t, nil)
 		}
 	}
@@ -145,10 +174,10 @@ func (d *Detector) tellUpdate(out *[]event.Event, typ string, t time.Time, e *ep
 		now.count(e)
 		level = d.level(e)
 	}
-	if down := d.slow.down; down != nil && down.told.cause == typ && down.level == event.Warn {
-		level = event.Info // the slowdown has warned of it
+	if d.warnedOf(typ) {
+		level = event.Info
 	}
-	l.at, l.level, l.untold, l.kept = t, level, false, nil
+	l.at, l.level, l.untold, l.untoldS, l.kept = t, level, 0, 0, nil
 	data := map[string]any{
 		"type": typ, "id": now.id, "since": clock.Machine(now.since), "until": clock.Machine(now.until),
 		"episodes": now.episodes, "pulses": now.pulses,

@@ -11,9 +11,9 @@
 // found in telemetry.csv and lands within run.log's reorder window. Where the
 // condition began earlier, data.since says when.
 //
-// A reading that is unknown starts nothing and ends nothing by itself; only
-// when nothing has been known for Config.GapS does an open episode end, as
-// "unknown".
+// A reading that is unknown starts nothing and ends nothing by itself; only when
+// nothing has been known for Config.GapS, or for the type's own QuietS where that is
+// longer, does an open episode end, as "unknown".
 package throttle
 
 import (
@@ -38,7 +38,7 @@ const (
 
 // How an episode ended, as data.ended of the end event.
 const (
-	EndedQuiet     = "quiet"         // no sign of it for the merge window
+	EndedQuiet     = "quiet"         // no sign of it for the merge window, or the type's own quiet time
 	EndedRecovered = "recovered"     // the GPU was seen working normally
 	EndedUnknown   = "unknown"       // readings stopped coming
 	EndedAttempt   = "attempt-ended" // the next attempt began
@@ -65,16 +65,23 @@ type Detector struct {
 	wedge   wedgeRule
 	lowCap  lowCapRule
 	plateau capRule
+	dieHot  held // hot by the die alone
 	pace    pace
 	// paceFrom is when the first step was taken for the attempt's own pace.
 	paceFrom time.Time
+	backlog  backlog
 	// slow follows the pace: slow-start and slowdown. Names tells whose another
 	// process on the GPU is; see its type.
 	slow  slowness
 	Names NamesFunc
 
+	// steps is the attempt's latest step, which each event tells.
+	steps lastStep
+
 	open map[string]*episode
 	told map[string]*telling
+	// news is when what came after a gap was last told as news, by type.
+	news map[string]time.Time
 	// sum holds the closed episodes, throttledS and cost the open ones as well; heldNow
 	// is what of throttledS the present sample has added.
 	sum                 Summary
@@ -117,7 +124,7 @@ type TypeSummary struct {
 
 // New returns a detector for one run.
 func New(cfg Config) *Detector {
-	d := &Detector{cfg: cfg, open: make(map[string]*episode), told: make(map[string]*telling)}
+	d := &Detector{cfg: cfg, open: make(map[string]*episode), told: make(map[string]*telling), news: make(map[string]time.Time)}
 	d.sum.ByType = make(map[string]TypeSummary)
 	d.reset()
 	return d
@@ -127,12 +134,15 @@ func New(cfg Config) *Detector {
 // counters are the driver's and go on.
 func (d *Detector) reset() {
 	d.sign = newSignatureRule(d.cfg)
-	d.wedge = wedgeRule{}
+	d.wedge = newWedgeRule(d.cfg)
+	d.steps = lastStep{}
 	d.lowCap = newLowCapRule(d.cfg)
 	d.paceFrom = time.Time{}
 	clear(d.told)
+	clear(d.news)
 	d.plateau = newCapRule(d.cfg)
 	d.pace = pace{}
+	d.backlog = nil
 }
 
 // Device tells the detector which GPU it is. Rules that describe one platform
@@ -170,7 +180,7 @@ func (d *Detector) Sample(s *sample.Sample) []event.Event {
 	}
 	var out []event.Event
 	if s.Attempt != d.attempt {
-		out = d.closeAll(s.T, EndedAttempt)
+		out = d.steps.put(d.closeAll(s.T, EndedAttempt))
 		d.attempt = s.Attempt
 		d.reset()
 	}
@@ -180,6 +190,7 @@ func (d *Detector) Sample(s *sample.Sample) []event.Event {
 	d.last, d.heldNow = s.T, 0
 
 	r := d.read(s)
+	d.steps.take(r)
 	d.observeStep(r)
 	d.expire(&out, r)
 	p := d.pulses.judge(r, d.cfg, d.gap())
@@ -199,7 +210,7 @@ func (d *Detector) Sample(s *sample.Sample) []event.Event {
 		}
 		d.known = r.t
 	}
-	return out
+	return d.steps.put(out)
 }
 
 // Finish closes what is still open, at the run's time t or at the last sample's
@@ -208,7 +219,7 @@ func (d *Detector) Finish(t time.Time) []event.Event {
 	if t.Before(d.last) {
 		t = d.last
 	}
-	return d.closeAll(t, EndedRun)
+	return d.steps.put(d.closeAll(t, EndedRun))
 }
 
 // Summary returns what the run so far amounts to.
@@ -230,7 +241,8 @@ func (d *Detector) Summary() Summary {
 func (s *Summary) add(e *episode) {
 	t := s.ByType[e.typ]
 	t.Episodes++
-	t.Seconds += e.until.Sub(e.since).Seconds()
+	// A pulse in a single reading has no length, and held the GPU back all the same.
+	t.Seconds += max(e.until.Sub(e.since).Seconds(), e.heldS)
 	t.ThrottledS += e.heldS
 	t.Pulses += e.pulses
 	higher(&t.WorstTempC, e.maxTemp)
@@ -273,6 +285,7 @@ func (d *Detector) hold(e *episode, s float64) {
 	e.heldS += s
 	if costly(e.typ) && s > d.heldNow {
 		d.throttledS += s - d.heldNow
+		d.cost.heldS += s - d.heldNow
 		d.heldNow = s
 	}
 }
@@ -288,10 +301,28 @@ func (d *Detector) level(e *episode) event.Level {
 	return event.Warn
 }
 
-// expire ends the episodes that nothing has been known about for the gap.
+// lostAfter is for how long nothing may be known about a type before what is open ends
+// as unknown: the gap, or as long as it may not be seen without being over. Readings
+// that drop out for a moment would tell the same state again and again.
+func (d *Detector) lostAfter(typ string) time.Duration {
+	quiet := time.Duration(0)
+	switch typ {
+	case PowerWedge:
+		quiet = seconds(d.cfg.Wedge.QuietS)
+	case LowCap:
+		quiet = seconds(d.cfg.LowCap.QuietS)
+	case PowerCap:
+		quiet = seconds(d.cfg.PowerCap.QuietS)
+	case Hot:
+		quiet = seconds(d.cfg.Hot.QuietS)
+	}
+	return max(d.gap(), quiet)
+}
+
+// expire ends the episodes that nothing has been known about for too long.
 func (d *Detector) expire(out *[]event.Event, r reading) {
 	for _, typ := range types {
-		if e := d.open[typ]; e != nil && r.t.Sub(e.known) > d.gap() {
+		if e := d.open[typ]; e != nil && r.t.Sub(e.known) > d.lostAfter(typ) {
 			d.end(out, e, r.t, EndedUnknown)
 		}
 	}
@@ -338,6 +369,7 @@ func (d *Detector) observeStep(r reading) {
 	if !ok {
 		return
 	}
+	d.backlog.take(r.t, n, stepS, d.pace.baseline(d.cfg), !slowed)
 	falling := d.sign.held.on
 	if falling {
 		d.sign.addSteps(n, stepS, d.pace.baseline(d.cfg), !slowed)

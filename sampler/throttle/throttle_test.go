@@ -210,6 +210,45 @@ func TestHardwareBitsAreNamedInWords(t *testing.T) {
 	}
 }
 
+// Hardware slowdown alone of a die that hot is heat, unless the power brake is named.
+func TestHardwareSlowdownOfAHotDieIsHeat(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		bits, temp float64
+		want       string
+	}{
+		{0x8, 92, "0 thermal-throttle start info"},
+		{0x8, 85, "0 thermal-throttle start info"},
+		{0x8, 84, "0 hw-brake start info"},
+		{0x88, 92, "0 hw-brake start info"},
+	} {
+		x := light(0)
+		x.ReasonBits, x.TempC = sample.Known(c.bits), sample.Known(c.temp)
+		got := New(config(t)).Sample(x)
+		check(t, got, c.want)
+		if hot := strings.HasPrefix(got[0].Msg, "the GPU slows itself: hardware slowdown"); hot != strings.Contains(c.want, "thermal") {
+			t.Errorf("0x%x at %g C: %q", int(c.bits), c.temp, got[0].Msg)
+		}
+	}
+}
+
+// Half a load at normal clocks is enough to see that a wedge is over; a dip in the
+// utilisation at its clock is not.
+func TestWedgeIsOverAtHalfALoad(t *testing.T) {
+	t.Parallel()
+	d := New(config(t))
+	got := play(d, 0, 700, wedged, func(s float64, x *sample.Sample) {
+		if math.Mod(s, 100) > 90 {
+			x.UtilPct = sample.Known(55)
+		}
+	})
+	got = append(got, play(d, 700, 1000, light, nil)...)
+	check(t, got, "60 power-wedge start warn", "700 power-wedge end warn")
+	if got[1].Data["ended"] != EndedRecovered || got[1].Data["throttled_s"] != 699.0 {
+		t.Errorf("end %v", got[1].Data)
+	}
+}
+
 func TestBitsThatAreNoThrottle(t *testing.T) {
 	t.Parallel()
 	d := New(config(t))
@@ -277,22 +316,109 @@ func TestLostPaceIsAWarningAndIsAddedUp(t *testing.T) {
 	t.Parallel()
 	d := New(config(t))
 	play(d, 0, 60, light, steps(2))
-	// One pulse of a second, but steps twice as long around it.
 	got := play(d, 60, 180, light, func(s float64, x *sample.Sample) {
 		x.Step, x.StepTimeS = sample.Known(30+math.Floor((s-60)/4)), sample.Known(4)
-		if s == 60 {
+		if math.Mod(s, 10) < 6 && s < 120 {
 			x.ReasonBits = sample.Known(0x20)
 		}
 	})
-	check(t, got, "60 thermal-throttle start info", "120 thermal-throttle end warn")
+	check(t, got, "60 thermal-throttle start info", "175 thermal-throttle end warn")
 	if got[0].Data["baseline_step_time_s"] != 2.0 || got[1].Data["worst_step_time_s"] != 4.0 {
 		t.Errorf("%v\n%v", got[0].Data, got[1].Data)
 	}
-	if lost := got[1].Data["lost_s"].(float64); lost != 30 {
-		t.Errorf("lost %g s, want 15 steps of 2 s", lost)
+	// 28 steps took 2 s longer, but the GPU was held back for 36 s only.
+	if lost := got[1].Data["lost_s"].(float64); lost != 36 {
+		t.Errorf("lost %g s", lost)
 	}
-	if lost := d.Summary().LostS; lost.Or(-1) != 30 {
+	if lost := d.Summary().LostS; lost.Or(-1) != 36 {
 		t.Errorf("summary: lost %v", lost)
+	}
+}
+
+// What holds the GPU back costs no more than the time in which it does: steps that are
+// slow all along have another reason than a pulse of a second, and it warns of nothing.
+func TestPulsesCostNoMoreThanTheyHeld(t *testing.T) {
+	t.Parallel()
+	for bits, typ := range map[float64]string{0x20: ThermalThrottle, 0x80: HWBrake} {
+		d := New(config(t))
+		play(d, 0, 60, light, steps(2))
+		got := notOfPace(play(d, 60, 12060, light, func(s float64, x *sample.Sample) {
+			x.Step, x.StepTimeS = sample.Known(30+math.Floor((s-60)/3)), sample.Known(3)
+			if math.Mod(s, 130) == 0 {
+				x.ReasonBits = sample.Known(bits)
+			}
+		}))
+		got = append(got, notOfPace(d.Finish(at(12060)))...)
+		if len(got) < 15 {
+			t.Fatalf("events:\n%s", outline(got))
+		}
+		for _, e := range got {
+			lost, _ := e.Data["lost_s"].(float64)
+			if held, there := e.Data["throttled_s"].(float64); e.Level != event.Info || there && lost > held {
+				t.Errorf("%s %s: %s", e.Label, e.Level, e.Msg)
+			}
+		}
+		s := d.Summary()
+		if sum := s.ByType[typ]; sum.LostS.Or(-1) > sum.ThrottledS || s.LostS.Or(-1) > sum.ThrottledS || sum.Pulses != 92 {
+			t.Errorf("%+v", s)
+		}
+	}
+	// At the true cost nothing changes: half an hour held back, steps a quarter longer.
+	d := New(config(t))
+	play(d, 0, 60, light, steps(2))
+	play(d, 60, 1860, light, func(s float64, x *sample.Sample) {
+		x.Step, x.StepTimeS, x.ReasonBits = sample.Known(30+math.Floor((s-60)/2.5)), sample.Known(2.5), sample.Known(0x20)
+	})
+	if lost := d.Summary().ByType[ThermalThrottle].LostS.V; lost < 350 || lost > 365 {
+		t.Errorf("lost %g s of 1800, want a fifth", lost)
+	}
+}
+
+// Each event says at which step it was and how long that took, where there are steps.
+func TestEachEventHasItsStep(t *testing.T) {
+	t.Parallel()
+	// around makes states of several types one after the other, each to its end; in the
+	// last one the run ends.
+	around := func(s float64, x *sample.Sample) {
+		x.Zones = []sample.Temperature{{C: sample.Known(80)}, {C: sample.Known(79)}}
+		switch {
+		case s > 4000 && s < 5000:
+			x.ReasonBits = sample.Known(0x20)
+		case s > 7000 && s < 8000, s > 20000:
+			x.PowerW, x.ClockSMMHz, x.ReasonBits = sample.Known(12), sample.Known(611), sample.Known(0)
+		case s > 10000 && s < 11000:
+			x.PowerW, x.ClockSMMHz, x.ReasonBits = sample.Known(58), sample.Known(1700), sample.Known(0)
+			x.TempC = sample.Known(60)
+		case s > 13000 && s < 14000:
+			x.TempC, x.Zones = sample.Known(80), []sample.Temperature{{C: sample.Known(95)}, {C: sample.Known(92)}}
+		}
+	}
+	j := training{step: constant(1), around: around}.slower(3, 4000, 5000).slower(3, 7000, 8000).slower(3, 20000, 30000)
+	seen := map[string]bool{}
+	d := New(config(t))
+	for _, e := range j.play(d, 21000) {
+		seen[e.Label] = true
+		if e.T.Sub(t0) < 60*time.Second {
+			continue
+		}
+		step, _ := e.Data["step"].(float64)
+		if stepS, _ := e.Data["step_time_s"].(float64); step < 50 || step > e.T.Sub(t0).Seconds() || stepS < 0.9 || stepS > 3.1 {
+			t.Errorf("%s at %v: step %v of %v s", e.Label, e.T.Sub(t0), e.Data["step"], e.Data["step_time_s"])
+		}
+	}
+	for _, typ := range []string{ThermalThrottle, PowerWedge, LowCap, PowerCap, Hot, Slowdown} {
+		if !seen[typ+" start"] || !seen[typ+" end"] {
+			t.Errorf("no start or no end of %s: %v", typ, seen)
+		}
+	}
+	if !seen[ThermalThrottle+" update"] {
+		t.Error("no update")
+	}
+	// Without steps there are none to tell; those of the attempt before are not of this one.
+	for _, e := range append(play(New(config(t)), 0, 700, wedged, nil), play(d, 22000, 22700, wedged, func(_ float64, x *sample.Sample) { x.Attempt = 2 })...) {
+		if e.Data["step"] != nil || e.Data["step_time_s"] != nil {
+			t.Errorf("%s: %v", e.Label, e.Data)
+		}
 	}
 }
 
@@ -364,7 +490,7 @@ func TestNoWedge(t *testing.T) {
 	}
 	d := New(config(t))
 	got := play(d, 0, 400, wedged, func(_ float64, x *sample.Sample) { x.ReasonBits = sample.Known(0x40) })
-	check(t, got, "0 thermal-throttle start info")
+	check(t, got, "0 thermal-throttle start info", "120 thermal-throttle update warn")
 }
 
 func TestRulesOfThePlatformAreLeftOutElsewhere(t *testing.T) {
@@ -540,6 +666,7 @@ func TestAnySeries(t *testing.T) {
 	cfg := config(t)
 	// Short windows, so that random series reach every rule.
 	cfg.MergeS, cfg.PowerCap.ForS, cfg.PowerCap.QuietS, cfg.Wedge.ForS = 5, 5, 8, 5
+	cfg.Wedge.MeanForS, cfg.Wedge.QuietS, cfg.Hot.DieForS = 9, 8, 3
 	cfg.Signature.PlateauS, cfg.Signature.WindowS, cfg.Signature.ForS = 6, 3, 6
 	cfg.LowCap.WindowS, cfg.LowCap.ForS, cfg.LowCap.CapForS, cfg.LowCap.QuietS, cfg.Hot.QuietS, cfg.Thermal.ReportS = 3, 6, 4, 8, 5, 12
 	seen := map[string]int{}
@@ -559,6 +686,10 @@ func TestAnySeries(t *testing.T) {
 				last = e.T
 				if strings.ContainsAny(e.Msg, "\n\r") || e.Msg == "" || strings.Contains(e.Msg, "NaN") {
 					t.Fatalf("message %q", e.Msg)
+				}
+				lost, _ := e.Data["lost_s"].(float64)
+				if held, there := e.Data["throttled_s"].(float64); there && lost > held+0.001 {
+					t.Fatalf("%s: lost %g s, held back for %g", e.Label, lost, held)
 				}
 				if _, err := json.Marshal(e.Data); err != nil {
 					t.Fatalf("data %v: %v", e.Data, err)
@@ -586,12 +717,12 @@ func TestAnySeries(t *testing.T) {
 		n := rapid.IntRange(0, 40).Draw(t, "stretches")
 		for range n {
 			x := sample.Sample{GPU: sample.GPU{
-				TempC: num("temp", 50, 75, 86), PowerW: num("power", 12, 60, 74, 92, 300, math.NaN()), ClockSMMHz: num("clock", 611, 1900, 2200),
-				UtilPct: num("util", 0, 97), ReasonBits: num("bits", 0, 0, 0x4, 0x20, 0x88),
+				TempC: num("temp", 50, 75, 86, 92), PowerW: num("power", 12, 30, 60, 74, 92, 300, math.NaN()), ClockSMMHz: num("clock", 611, 1900, 2200),
+				UtilPct: num("util", 0, 60, 97), ReasonBits: num("bits", 0, 0, 0x4, 0x20, 0x88),
 			}}
 			drawLoad(t, &x)
 			x.CtrSWThermalNS = num("counter", 0, 0, 3e6, 9e9)
-			x.CapSoCW, x.CPUBusyPct = num("cap", 20, 60, 140), num("cpu", 5, 90)
+			x.CapSoCW, x.CPUBusyPct, x.CapSysW = num("cap", 20, 60, 140), num("cpu", 5, 90), num("cap of the machine", 30, 231)
 			x.ZoneMaxC = num("zone", 70, 88, 95)
 			x.StepTimeS = num("step time", 1, 3, 500, math.Inf(1))
 			step := rapid.Float64Range(0, 50).Draw(t, "step")

@@ -6,23 +6,29 @@ import "time"
 type window struct {
 	span   time.Duration
 	points []point
-	sum    [3]float64
+	sum    values
 }
+
+// columns is how many values a reading can have in a window.
+const columns = 7
+
+type values [columns]float64
 
 type point struct {
 	t time.Time
-	v [3]float64
+	v values
 }
 
 func newWindow(span time.Duration) *window { return &window{span: span} }
 
 // add takes the next reading. After a gap it starts anew: a mean over time in
 // which nothing was known is no mean.
-func (w *window) add(t time.Time, gap time.Duration, a, b, c float64) {
+func (w *window) add(t time.Time, gap time.Duration, v ...float64) {
 	if n := len(w.points); n > 0 && t.Sub(w.points[n-1].t) > gap {
 		w.clear()
 	}
-	p := point{t, [3]float64{a, b, c}}
+	p := point{t: t}
+	copy(p.v[:], v)
 	w.points = append(w.points, p)
 	for i, v := range p.v {
 		w.sum[i] += v
@@ -37,7 +43,7 @@ func (w *window) add(t time.Time, gap time.Duration, a, b, c float64) {
 }
 
 func (w *window) clear() {
-	w.points, w.sum = w.points[:0], [3]float64{}
+	w.points, w.sum = w.points[:0], values{}
 }
 
 // full tells whether the readings cover the span.

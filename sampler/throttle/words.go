@@ -50,16 +50,25 @@ func (e *episode) startWords(r reading) string {
 	switch {
 	case e.typ == PowerCap:
 		return fmt.Sprintf("the GPU holds %.0f W at normal clocks (%s): the platform's own power cap, not a bug and no fault; nothing to change", e.plateauW, state(r))
+	case e.typ == PowerWedge && e.meanUtil.OK:
+		return fmt.Sprintf("for %s the GPU was busy (%.0f %% on average) but slow and cool without a reason that would explain it (%s%s): the low-power wedge, unless you locked the clocks yourself; shut down, unplug from the wall and from the unit for a minute, a reboot does not help", short(r.t.Sub(e.since).Seconds()), e.meanUtil.V, state(r), e.capWords())
 	case e.typ == PowerWedge:
 		return fmt.Sprintf("the GPU is busy (%.0f %%) but slow and cool without a reason (%s%s): the low-power wedge, unless you locked the clocks yourself; shut down, unplug from the wall and from the unit for a minute, a reboot does not help", r.util.V, state(r), e.capWords())
+	case e.typ == LowCap && e.bySys:
+		return fmt.Sprintf("the power firmware allows the whole machine only %.0f W, where 231 W are normal (%s): a fault of the adapter or its negotiation; use the machine's own 240 W adapter, shut down and unplug it from the wall and from the unit for a minute", e.sysW.V, state(r))
 	case e.typ == LowCap && e.certain:
 		return fmt.Sprintf("the power firmware allows the chip only %.0f W, where 140 W are normal (%s): a fault of the adapter or its negotiation; use the machine's own 240 W adapter, shut down and unplug it from the wall and from the unit for a minute", e.capW.V, state(r))
 	case e.typ == LowCap:
 		return fmt.Sprintf("the GPU is busy (%.0f %%) but for %s below its usual power and clocks without a reason (%s%s): a clock lock (nvidia-smi -rgc lifts it), or an adapter that gives too little", r.util.V, short(r.t.Sub(e.since).Seconds()), state(r), e.capWords())
+	case e.typ == Hot && e.sources == hotAlone:
+		return fmt.Sprintf("the GPU's die is at %.0f C and no zone speaks against it (%s): machines have turned themselves off at less without a word; improve cooling or lower the load", r.temp.V, state(r))
 	case e.typ == Hot:
 		second := "another zone agrees"
-		if e.sources == hotDie {
+		switch e.sources {
+		case hotDie:
 			second = "the GPU's die agrees"
+		case hotThree:
+			second = "two other zones agree"
 		}
 		return fmt.Sprintf("the hottest zone is at %.0f C and %s (%s): machines have turned themselves off from here on without a word; improve cooling or lower the load", r.zone.V, second, state(r))
 	case e.typ == HWBrake && e.bits != 0:
@@ -84,16 +93,23 @@ func (e *episode) endWords(how string) string {
 	var out string
 	switch e.typ {
 	case PowerCap:
-		out = fmt.Sprintf("at the platform's power cap for %s", length)
+		out = fmt.Sprintf("at the platform's power cap for %s", short(max(0, e.until.Sub(e.since).Seconds()-e.backS)))
+		if e.backS >= 1 {
+			out += fmt.Sprintf(", and held back for %s within that time (%s in all)", short(e.backS), length)
+		}
 	case PowerWedge:
 		out = fmt.Sprintf("in the low-power wedge for %s", length)
 	case LowCap:
 		out = fmt.Sprintf("below the platform's power for %s", length)
 	case Hot:
-		out = fmt.Sprintf("hot for %s, at most %.0f C in a zone", length, e.maxZone.V)
-		if e.maxTemp.OK {
-			out += fmt.Sprintf(" and %.0f C of the die", e.maxTemp.V)
+		var most []string
+		if e.maxZone.OK {
+			most = append(most, fmt.Sprintf("%.0f C in a zone", e.maxZone.V))
 		}
+		if e.maxTemp.OK {
+			most = append(most, fmt.Sprintf("%.0f C of the die", e.maxTemp.V))
+		}
+		out = fmt.Sprintf("hot for %s, at most %s", length, strings.Join(most, " and "))
 	default:
 		word := "throttled"
 		if e.typ == HWBrake {

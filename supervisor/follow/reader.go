@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"sparkrun/internal/clock"
 )
 
 const (
@@ -17,7 +19,7 @@ const (
 	pollEvery = 50 * time.Millisecond
 	// wakeCheck is how often one with a Wake looks anyway: a push can be lost
 	// with its connection.
-	wakeCheck = 500 * time.Millisecond
+	wakeCheck = time.Second
 	// ringAfter is how long bytes may be on their way to the disk before they
 	// are taken from the holder's memory.
 	ringAfter = 20 * time.Millisecond
@@ -160,6 +162,9 @@ func (r *Reader) wait(ctx context.Context) error {
 		if !r.behind.IsZero() {
 			d = ringAfter
 		}
+	}
+	if d == wakeCheck {
+		d = clock.Beat(d)
 	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()

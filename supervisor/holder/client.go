@@ -302,13 +302,22 @@ func (c *Client) Container(endpoint, id string) error {
 	return err
 }
 
-// Pause stops the whole tree with SIGSTOP.
+// Pause stops the whole tree with SIGSTOP. Where one process cannot be stopped it is an
+// error that names it, and the others have been woken again.
 func (c *Client) Pause() error {
 	_, err := c.call(request{Req: reqPause})
 	return err
 }
 
-// Continue undoes Pause.
+// PauseFor is Pause for a supervisor: the holder continues the tree by itself when limit
+// is over, and some seconds after the last supervisor has gone.
+func (c *Client) PauseFor(limit time.Duration) error {
+	s := limit.Seconds()
+	_, err := c.call(request{Req: reqPause, LimitS: &s})
+	return err
+}
+
+// Continue undoes Pause and PauseFor. What was stopped before the pause stays so.
 func (c *Client) Continue() error {
 	_, err := c.call(request{Req: reqContinue})
 	return err

@@ -59,7 +59,11 @@ type hold struct {
 	// that dies in a storm of SIGCHLD must not put it off for ever.
 	killAt time.Duration
 	paused bool
-	exit   Exit
+	// leash bounds the pause, nil for one without a bound.
+	leash *leash
+	// still is what the pause has stopped, and found stopped.
+	still still
+	exit  Exit
 	// ended are the descendants that were signalled, by identity, in order.
 	ended   map[[2]uint64]int
 	exited  *push
@@ -246,12 +250,20 @@ func (h *hold) await(done <-chan struct{}, limit time.Duration, sigs, chld <-cha
 			h.guardSays(e)
 		case <-tick.C:
 			h.step(stopEvent{kind: evTime})
+			h.holdLeash()
 		}
 	}
 }
 
-// untilTick is how long the stop order has nothing to do.
+// untilTick is how long the stop order, and a pause, have nothing to do.
 func (h *hold) untilTick() time.Duration {
+	if h.leash != nil {
+		return min(h.untilStep(), max(h.leash.look-clock.Boottime(), 0))
+	}
+	return h.untilStep()
+}
+
+func (h *hold) untilStep() time.Duration {
 	switch {
 	case h.stop.phase == phaseRun || h.stop.phase == phaseAwait || h.stop.phase.over():
 		return time.Hour
@@ -306,9 +318,9 @@ func (h *hold) step(e stopEvent) {
 		}
 	}
 	if len(acts) > 0 && h.paused {
-		// A tree that is to end must run to do so.
-		h.paused = false
-		wakeTree()
+		// A tree that is to end must run to do so, whoever has stopped it.
+		h.still.asleep = nil
+		h.wake()
 	}
 	if h.stop.phase == phaseGaveUp {
 		h.survivors()
@@ -341,7 +353,7 @@ func (h *hold) forward() {
 	}
 	// One that has just ended is seen by the next reap.
 	_ = h.signal(h.stopSig, to)
-	wakeTree()
+	wakeTree(nil)
 }
 
 // signal sends sig and records it.

@@ -59,6 +59,8 @@ type request struct {
 	To     string   `json:"to,omitempty"`
 	Signal string   `json:"signal,omitempty"`
 	GraceS *float64 `json:"grace_s,omitempty"`
+	// LimitS, with pause, is the longest pause in seconds; nil is none.
+	LimitS *float64 `json:"limit_s,omitempty"`
 	From   int64    `json:"from,omitempty"`
 	// Floors is set with floors, Endpoint and Container with container.
 	Floors    *Floors `json:"floors,omitempty"`
@@ -131,6 +133,9 @@ type Status struct {
 	// SlowestSync is the longest fdatasync so far.
 	SlowestSync time.Duration `json:"slowest_sync_ns"`
 	Paused      bool          `json:"paused"`
+	// Awake are the processes that run although the tree is paused: somebody else has
+	// woken them.
+	Awake []proctree.Proc `json:"awake,omitempty"`
 	// PTY is whether there is a terminal; ISIG, ICANON and Echo are its
 	// settings now, false without one.
 	PTY    bool `json:"pty"`

@@ -42,11 +42,12 @@ func (h *hold) answer(p *peer, r request) (reply, error) {
 	case reqContainer:
 		return reply{}, h.addContainer(r.Endpoint, r.Container)
 	case reqPause:
-		return reply{}, h.do(h.pause)
+		return reply{}, h.do(func() error { return h.pause(r.LimitS) })
 	case reqContinue:
 		return reply{}, h.do(func() error {
-			h.paused = false
-			wakeTree()
+			if h.paused { // else there is nothing of ours to undo
+				h.wake()
+			}
 			return nil
 		})
 	case reqRead:
@@ -72,6 +73,12 @@ func (h *hold) typeIn(p *peer, b []byte) error {
 	return h.input.add(b)
 }
 
+// inSeconds is a time given as a number of seconds. A float beyond int64 would turn into
+// any number.
+func inSeconds(s float64) time.Duration {
+	return time.Duration(min(s, float64(math.MaxInt64/4)/float64(time.Second)) * float64(time.Second))
+}
+
 func (h *hold) stopOnRequest(r request) error {
 	name := r.Signal
 	if name == "" {
@@ -83,8 +90,7 @@ func (h *hold) stopOnRequest(r request) error {
 	}
 	grace := h.spec.Grace
 	if r.GraceS != nil && *r.GraceS >= 0 {
-		// A float beyond int64 would turn into any number.
-		grace = time.Duration(min(*r.GraceS, float64(math.MaxInt64/4)/float64(time.Second)) * float64(time.Second))
+		grace = inSeconds(*r.GraceS)
 	}
 	return h.do(func() error {
 		if h.stop.phase.over() {
@@ -93,15 +99,6 @@ func (h *hold) stopOnRequest(r request) error {
 		h.requestStop(sig, grace)
 		return nil
 	})
-}
-
-func (h *hold) pause() error {
-	if h.stop.phase != phaseRun && h.stop.phase != phaseAwait {
-		return fmt.Errorf("the command is being stopped and cannot be paused")
-	}
-	pauseTree()
-	h.paused = true
-	return nil
 }
 
 func (h *hold) status() (Status, error) {
@@ -121,6 +118,9 @@ func (h *hold) status() (Status, error) {
 	}
 	st.ISIG, st.ICANON, st.Echo = h.src.lflags()
 	return st, h.do(func() error {
+		if h.paused {
+			st.Awake = awake()
+		}
 		st.Paused, st.Stopping, st.Exited = h.paused, h.stop.phase.String(), h.stop.childGone
 		return nil
 	})

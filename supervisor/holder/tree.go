@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -102,33 +101,13 @@ func killTree() []proctree.Proc {
 	return hit
 }
 
-// wakeTree sends SIGCONT to every descendant: one that is about to stop does
-// not look it yet.
-func wakeTree() {
+// wakeTree sends SIGCONT to every descendant but those in except: one that is about to
+// stop does not look it yet.
+func wakeTree(except map[procID]bool) {
 	for _, p := range proctree.Descendants(os.Getpid()) {
-		_ = signalProc(p, syscall.SIGCONT)
-	}
-}
-
-// pauseTree stops every descendant. It looks again, since one that was not
-// stopped yet may have forked; not for long, since its caller has other work,
-// and one that waits in the kernel (D) stops when it comes out.
-func pauseTree() {
-	for range 20 {
-		running := 0
-		for _, p := range proctree.Descendants(os.Getpid()) {
-			switch p.State {
-			case 'T', 't', 'Z', 'X', 'D':
-				continue
-			}
-			if signalProc(p, syscall.SIGSTOP) == nil {
-				running++
-			}
+		if !except[idOf(p)] {
+			_ = signalProc(p, syscall.SIGCONT)
 		}
-		if running == 0 {
-			return
-		}
-		time.Sleep(time.Millisecond)
 	}
 }
 

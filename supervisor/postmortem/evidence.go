@@ -47,6 +47,9 @@ type gathered struct {
 	lastT time.Time    // the last sign of life; zero if there is none
 	// noLines says that the lines were not counted from the beginning.
 	noLines bool
+	// sums are those of a run without an end; over is when its last attempt ended.
+	sums reckoned
+	over time.Time
 }
 
 // gather reads the files of an attempt that nobody has judged.

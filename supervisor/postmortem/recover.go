@@ -208,6 +208,14 @@ func judgeLost(ctx context.Context, o RecoverOptions, m machine, man *runlog.Man
 			end = m.now
 		}
 	}
+	g.over = end
+	switch rec := f.record(); {
+	case rec != nil && rec.End != nil:
+		g.over = rec.End.T
+	case g.exit != nil && g.exit.Boot > 0: // else it could not be waited for
+		g.over = g.ev.End
+	}
+	g.sums = f.reckon(ctx, g.over)
 	r.What = what(m, man, &g, r.Verdict)
 	r.Text = sentence(man, r, &g, end)
 	return end, g, nil

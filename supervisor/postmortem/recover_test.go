@@ -293,7 +293,7 @@ func checkWritten(t *testing.T, d *runlog.Dir, r Recovered, logBefore string) {
 	if found != 1 {
 		t.Errorf("%d events of the end in events.jsonl", found)
 	}
-	for _, name := range []string{".reserve", ".reserve-end"} {
+	for _, name := range []string{".reserve", ".reserve-end", ".reserve-verdict"} {
 		if _, err := os.Lstat(d.File(name)); err == nil {
 			t.Errorf("%s is still there", name)
 		}

@@ -87,7 +87,7 @@ func TestJudgeRunAttempts(t *testing.T) {
 	d := leave(t, p, crashed{attempts: 2, boot: bootID()})
 	v := blank(oom.OOM, "", oom.High)
 	v.Kind = "guard"
-	if err := writeVerdict(d.Attempt(1), v); err != nil {
+	if err := writeVerdict(d, 1, v); err != nil {
 		t.Fatal(err)
 	}
 	a, err := JudgeRun(context.Background(), table(t), p, d.Path, 1, nil)

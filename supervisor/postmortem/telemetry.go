@@ -100,13 +100,30 @@ func readTelemetry(path string, attempt int) (telemetry, error) {
 
 // lastPart returns the newest full part of a telemetry file, "" for none.
 func lastPart(path string) string {
-	ext := filepath.Ext(path)
-	parts, err := filepath.Glob(strings.TrimSuffix(path, ext) + ".[0-9][0-9][0-9]" + ext)
-	if err != nil || len(parts) == 0 {
+	parts := allParts(path)
+	if len(parts) == 0 {
 		return ""
 	}
-	sort.Strings(parts)
 	return parts[len(parts)-1]
+}
+
+// allParts returns the full parts of a telemetry file, oldest first.
+func allParts(path string) []string {
+	dir, name := filepath.Split(path)
+	ext := filepath.Ext(name)
+	entries, err := os.ReadDir(filepath.Clean(dir))
+	if err != nil {
+		return nil
+	}
+	var parts []string
+	for _, e := range entries { // in order
+		n, ok := strings.CutPrefix(e.Name(), strings.TrimSuffix(name, ext)+".")
+		n, is := strings.CutSuffix(n, ext)
+		if _, err := strconv.ParseUint(n, 10, 10); ok && is && len(n) == 3 && err == nil && e.Type().IsRegular() {
+			parts = append(parts, filepath.Join(dir, e.Name()))
+		}
+	}
+	return parts
 }
 
 // prepend puts the rows of an earlier file before these.

@@ -13,7 +13,6 @@ import (
 	"sparkrun/internal/event"
 	"sparkrun/internal/sample"
 	"sparkrun/ladder/oom"
-	"sparkrun/supervisor/holder"
 	"sparkrun/supervisor/runlog"
 )
 
@@ -23,11 +22,11 @@ func writeDown(d *runlog.Dir, man *runlog.Manifest, r Recovered, end time.Time, 
 	var errs []error
 	verdictFile := filepath.Join(d.Attempt(r.Attempt), "verdict.json")
 	if _, err := os.Lstat(verdictFile); r.Attempt > 0 && errors.Is(err, os.ErrNotExist) {
-		errs = append(errs, writeVerdict(d.Attempt(r.Attempt), r.Verdict))
+		errs = append(errs, writeVerdict(d, r.Attempt, r.Verdict))
 	}
 	clk := man.Start.Clock()
-	errs = append(errs, logEnd(d, clk, r, end))
-	record(man, clk, r, end, g.exit)
+	errs = append(errs, logEnd(d, clk, r, end, &g))
+	record(man, clk, r, end, &g)
 	errs = append(errs, d.Save(man))
 	d.ReleaseReserve()
 	d.ReleaseLast()
@@ -35,20 +34,23 @@ func writeDown(d *runlog.Dir, man *runlog.Manifest, r Recovered, end time.Time, 
 }
 
 // writeVerdict writes verdict.json of an attempt's folder.
-func writeVerdict(dir string, v oom.Verdict) error {
+func writeVerdict(d *runlog.Dir, attempt int, v oom.Verdict) error {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return fmt.Errorf("writing the verdict: %w", err)
 	}
-	return runlog.WriteFile(filepath.Join(dir, "verdict.json"), append(b, '\n'))
+	return d.WriteVerdict(filepath.Join(d.Attempt(attempt), "verdict.json"), append(b, '\n'))
 }
 
 // logEnd adds the end to events.jsonl and run.log. A torn last line there gets its
 // end first; nothing is taken away.
-func logEnd(d *runlog.Dir, clk clock.Clock, r Recovered, end time.Time) error {
+func logEnd(d *runlog.Dir, clk clock.Clock, r Recovered, end time.Time, g *gathered) error {
 	log, err := runlog.OpenLog(d, clk)
 	if err != nil {
 		return err
+	}
+	if c := g.sums.cut; c != nil {
+		log.Event(c.event(r.Attempt, g.exit != nil && c.end.Before(g.over)))
 	}
 	if r.Attempt > 0 {
 		log.Event(event.Event{
@@ -64,7 +66,8 @@ func logEnd(d *runlog.Dir, clk clock.Clock, r Recovered, end time.Time) error {
 }
 
 // record brings run.json to its end.
-func record(man *runlog.Manifest, clk clock.Clock, r Recovered, end time.Time, exit *holder.Exit) {
+func record(man *runlog.Manifest, clk clock.Clock, r Recovered, end time.Time, g *gathered) {
+	exit, ended := g.exit, false
 	moment := runlog.MomentOf(clk, end)
 	if n := len(man.Attempts); r.Attempt > 0 && (n == 0 || man.Attempts[n-1].N < r.Attempt) {
 		// The folder was made, and then there was no time left to say so.
@@ -77,7 +80,7 @@ func record(man *runlog.Manifest, clk clock.Clock, r Recovered, end time.Time, e
 		if a.N != r.Attempt {
 			continue
 		}
-		if a.End == nil {
+		if ended = a.End != nil; !ended {
 			at := moment
 			a.End, a.DurationS = &at, sample.Known(max(end.Sub(a.Start.T).Seconds(), 0))
 		}
@@ -102,6 +105,7 @@ func record(man *runlog.Manifest, clk clock.Clock, r Recovered, end time.Time, e
 			a.Verdict = &runlog.VerdictSummary{Verdict: string(v.Answer), Kind: v.Kind, Reason: v.Reason, Confidence: string(v.Confidence), Quote: v.Quote}
 		}
 	}
+	g.sums.into(man, r.Attempt, ended)
 	status := statusLost
 	man.State, man.Result = runlog.StateLost, string(runlog.StateLost)
 	man.ExitStatus, man.EndedBy, man.End, man.Pending = &status, runlog.BySparkrun, &moment, nil

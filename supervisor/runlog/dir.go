@@ -19,9 +19,9 @@ import (
 // last words (exit, verdict, run.json) can still be written on a full disk.
 const ReserveBytes = 1 << 20
 
-// LastBytes is the size of a second reserve, for the very last words: where
-// other writers take every freed byte at once, what the first one gave back is
-// gone before the end of the run.
+// LastBytes is the size of each of two further reserves, for the very last words: the
+// verdict of the present attempt, and run.json. Where other writers take every freed
+// byte at once, what the first one gave back is gone before the end of the run.
 const LastBytes = 64 << 10
 
 // drawMax bounds how often an ID is drawn again; 65536 suffixes a second make
@@ -236,6 +236,9 @@ func (d *Dir) furnish() error {
 	if err := makeReserve(d.File(reserveFile), ReserveBytes); err != nil {
 		return err
 	}
+	if err := makeReserve(d.File(verdictFile), LastBytes); err != nil {
+		return err
+	}
 	return makeReserve(d.File(lastFile), LastBytes)
 }
 
@@ -341,14 +344,36 @@ func (d *Dir) MakeAttempt(n int) (string, error) {
 }
 
 // ReleaseReserve gives the reserve's megabyte back to the file system; the last
-// reserve stays. Calling it again does nothing.
+// two stay. Calling it again does nothing.
 func (d *Dir) ReleaseReserve() { _ = os.Remove(d.File(reserveFile)) }
 
-// RefillReserve makes the reserve anew where it was given up and the disk has
-// room for it again. Best effort: without room there is none, as before.
-func (d *Dir) RefillReserve() { _ = makeReserve(d.File(reserveFile), ReserveBytes) }
+// RefillReserve makes the reserve, and the one for a verdict, anew where they were
+// given up and the disk has room for them again. Best effort: without room there is
+// none, as before.
+func (d *Dir) RefillReserve() {
+	_ = makeReserve(d.File(verdictFile), LastBytes)
+	_ = makeReserve(d.File(reserveFile), ReserveBytes)
+}
 
-// ReleaseLast gives the last reserve back too. It is for the end of the run,
-// after the last Save, so that nothing of it is left in a finished run
+// ReleaseLast gives the last two reserves back. It is for the end of the run,
+// after the last Save, so that nothing of them is left in a finished run
 // directory. Calling it again does nothing.
-func (d *Dir) ReleaseLast() { _ = os.Remove(d.File(lastFile)) }
+func (d *Dir) ReleaseLast() {
+	_ = os.Remove(d.File(lastFile))
+	_ = os.Remove(d.File(verdictFile))
+}
+
+// WriteVerdict puts the verdict of an attempt at path. On a full disk the reserve is
+// given up for it; where others are quicker, it is written into the blocks that are
+// kept for it.
+func (d *Dir) WriteVerdict(path string, data []byte) error {
+	err := WriteFile(path, data)
+	if noSpace(err) {
+		d.ReleaseReserve()
+		err = WriteFile(path, data)
+	}
+	if noSpace(err) && fillReserve(d.File(verdictFile), path, data) == nil {
+		err = nil
+	}
+	return err
+}

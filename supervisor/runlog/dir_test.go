@@ -314,6 +314,61 @@ func TestLastSaveNeedsNoFreeByte(t *testing.T) {
 	}
 }
 
+// A verdict needs no free byte either, and takes nothing from the last run.json.
+func TestVerdictNeedsNoFreeByte(t *testing.T) {
+	t.Parallel()
+	p := testPlaces(t)
+	disk := mountTmpfs(t, "size=4m", 0)
+	d, err := Create(p, disk, "train", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &Manifest{ID: d.ID, State: StateRunning}
+	if err := d.Save(m); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := d.MakeAttempt(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.ReleaseReserve()
+	fillDisk(t, disk)
+	path := filepath.Join(dir, "verdict.json")
+	if err := d.WriteVerdict(path, []byte("{}\n")); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "{}\n" {
+		t.Errorf("got %q, %v", b, err)
+	}
+	// What its blocks gave back is taken too; a second one has none, and says so.
+	fillMore := filepath.Join(disk, "more")
+	if err := os.Mkdir(fillMore, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	free := fillDisk(t, fillMore)
+	if err := d.WriteVerdict(filepath.Join(dir, "second.json"), []byte("{}\n")); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("got %v", err)
+	}
+	m.State = StateFailed
+	if err := d.Save(m); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ReadManifest(d.Path); err != nil || got.State != StateFailed {
+		t.Errorf("got %v, %v", got, err)
+	}
+	// With room again the next attempt has its own.
+	free()
+	d.RefillReserve()
+	if got := blocks(t, d.File(verdictFile)); got < LastBytes {
+		t.Errorf("the reserve of the verdict has %d bytes on the disk", got)
+	}
+	d.ReleaseReserve()
+	d.ReleaseLast()
+	if left, _ := filepath.Glob(d.File(".*")); len(left) > 0 {
+		t.Errorf("left in the run directory: %v", left)
+	}
+}
+
 func TestReserveIsRefilled(t *testing.T) {
 	t.Parallel()
 	p := testPlaces(t)

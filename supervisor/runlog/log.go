@@ -17,7 +17,7 @@ import (
 
 const (
 	// flushEvery is the longest that a line older than the window waits.
-	flushEvery = 500 * time.Millisecond
+	flushEvery = time.Second
 	// lineWait bounds how long Line waits for a disk that does not answer.
 	lineWait = 2 * time.Second
 	// tellAgain keeps a disk on the edge from filling the log with its state.
@@ -139,10 +139,7 @@ func (l *Log) Event(e event.Event) {
 		e.Label = red.Text(e.Label)
 	}
 
-	l.events.put(encodeEvent(red, eventJSON{
-		T: clock.Machine(e.T), Mono: seconds(l.clk.Mono(e.T)),
-		Attempt: e.Attempt, Kind: e.Kind, Level: e.Level, Msg: e.Msg, Data: e.Data,
-	}))
+	l.events.put(l.encode(red, e))
 
 	head := e.Label
 	if head == "" {
@@ -161,6 +158,21 @@ func (l *Log) Event(e event.Event) {
 	for _, fn := range subs {
 		fn(e)
 	}
+}
+
+// EventLine is an event that a subscriber was given, as its line of events.jsonl.
+func (l *Log) EventLine(e event.Event) []byte {
+	l.mu.Lock()
+	red := l.red
+	l.mu.Unlock()
+	return l.encode(red, e)
+}
+
+func (l *Log) encode(red *Redactor, e event.Event) []byte {
+	return encodeEvent(red, eventJSON{
+		T: clock.Machine(e.T), Mono: seconds(l.clk.Mono(e.T)),
+		Attempt: e.Attempt, Kind: e.Kind, Level: e.Level, Msg: e.Msg, Data: e.Data,
+	})
 }
 
 // oneLine keeps s on one line and harmless on a terminal: a quoted line of the
@@ -259,7 +271,7 @@ func (l *Log) waitForRoom() bool {
 
 func (l *Log) writeLoop() {
 	defer close(l.done)
-	tick := time.NewTicker(flushEvery)
+	tick := time.NewTimer(clock.Beat(flushEvery))
 	defer tick.Stop()
 	var batch []byte
 	var looked time.Time
@@ -268,6 +280,7 @@ func (l *Log) writeLoop() {
 		stopping := false
 		select {
 		case <-tick.C:
+			tick.Reset(clock.Beat(flushEvery))
 		case <-l.kick:
 		case <-l.stop:
 			stopping = true

@@ -249,6 +249,14 @@ type AttemptRecord struct {
 	EndKind   EndKind         `json:"end_kind,omitempty"`
 	Exit      *Exit           `json:"exit,omitempty"`
 	Verdict   *VerdictSummary `json:"verdict,omitempty"`
+	// Pauses is how often it was paused for heat, PausedS for how long in all; both are
+	// absent without a pause.
+	Pauses  int     `json:"pauses,omitempty"`
+	PausedS float64 `json:"paused_s,omitempty"`
+
+	// Heat and Energy are absent where nothing was known.
+	Heat   *Heat   `json:"heat,omitempty"`
+	Energy *Energy `json:"energy,omitempty"`
 
 	Steps Span `json:"steps"`
 	Loss  Span `json:"loss"`
@@ -301,8 +309,12 @@ type Summary struct {
 	LowestMemAvailableKiB sample.Num `json:"lowest_mem_available_kib"`
 	HottestC              sample.Num `json:"hottest_c"`
 	ThrottleS             sample.Num `json:"throttle_s"`
-	// LostS is the time in failed attempts, gate and throttle.
+	// LostS is the time in failed attempts, in the gate and in pauses, and what throttling
+	// cost where that is known.
 	LostS sample.Num `json:"lost_s"`
+	// Heat and Energy are of all attempts, absent where nothing was known.
+	Heat   *Heat   `json:"heat,omitempty"`
+	Energy *Energy `json:"energy,omitempty"`
 }
 
 // Save replaces run.json atomically and on the disk: temp file, fsync, rename,
@@ -325,7 +337,7 @@ func (d *Dir) Save(m *Manifest) error {
 		err = replaceFile(path, data, 0o600)
 	}
 	if noSpace(err) && m.State.Final() {
-		if last := d.fillLast(path, data); last == nil {
+		if last := fillReserve(d.File(lastFile), path, data); last == nil {
 			err = nil
 		}
 	}

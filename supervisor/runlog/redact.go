@@ -11,7 +11,7 @@ const Redacted = "[redacted]"
 // assignment finds name=value and "name": "value", and flagInText --name value,
 // inside a longer text, such as the script of sh -c or a JSON argument.
 var (
-	assignment = regexp.MustCompile(`([A-Za-z_][A-Za-z0-9_.-]*)(["']?\s*[=:]\s*["']?)([^\s"',;}&|]+)`)
+	assignment = regexp.MustCompile(`([A-Za-z_][A-Za-z0-9_.-]*)(\\*["']?\s*[=:]\s*\\*["']?)((?:[^\s"',;}&|\\]|\\[^\s"'])+)`)
 	flagInText = regexp.MustCompile(`(--?[A-Za-z][A-Za-z0-9_.-]*)(\s+["']?)([^\s"'-][^\s"';|&]*)`)
 )
 
@@ -29,7 +29,7 @@ func RedactText(s string) string {
 		}
 		s = hidden
 	}
-	return string(scrub([]byte(s)))
+	return string(scrubWeb(scrub([]byte(s))))
 }
 
 // redactCurlUser replaces the password of a word of a curl command; before is the
@@ -57,7 +57,7 @@ func redactCurlUser(before, word string) (string, bool) {
 // Redact turns an environment ("NAME=value") into a map in which whatever looks
 // like a key, token or password has the value "[redacted]": by the variable's
 // name (HF_TOKEN, *_KEY, *SECRET*, *PASSWORD*...) or by the value's form (hf_...,
-// ghp_..., AKIA..., a URL with user and password).
+// ghp_..., AKIA..., a URL with user and password, a secret parameter or a webhook).
 func Redact(env []string) map[string]string {
 	m := make(map[string]string, len(env))
 	for _, kv := range env {
@@ -231,8 +231,8 @@ func isSwitch(v string) bool {
 
 func redactWord(word string) string {
 	name, value, ok := strings.Cut(word, "=")
-	if !ok || strings.ContainsAny(name, " \t\n\"'{") {
-		return redactText(word)
+	if !ok || strings.ContainsAny(name, " \t\n\"'{?&#") {
+		return redactText(word) // also a URL, whose parameters are read one by one
 	}
 	if name[:min(1, len(name))] != "-" && strings.ContainsAny(value, " \t\n") {
 		return redactText(word) // NAME=value COMMAND, as in sh -c
@@ -257,16 +257,51 @@ func redactNamed(s string) string {
 	if !namesSecret(s) {
 		return s
 	}
-	for _, shape := range []*regexp.Regexp{assignment, flagInText} {
-		s = shape.ReplaceAllStringFunc(s, func(m string) string {
-			p := shape.FindStringSubmatch(m)
-			if !secretFlag(p[1]) || isSwitch(p[3]) || p[3] == Redacted {
-				return m
+	return flagInText.ReplaceAllStringFunc(redactAssignments(s), func(m string) string {
+		p := flagInText.FindStringSubmatch(m)
+		if !secretFlag(p[1]) || isShown(p[3]) {
+			return m
+		}
+		return p[1] + p[2] + Redacted
+	})
+}
+
+// isShown says of the value of a secret's name that it is none.
+func isShown(v string) bool { return isSwitch(v) || v == Redacted || isReference(v) }
+
+// nested is how many assignments are looked for inside the value of another: more are
+// in no command, and each reads the rest of the value again.
+const nested = 16
+
+// redactAssignments replaces the values of secrets. The value of what is none may have
+// one inside: https://HOST?token=X, --header=X-Api-Key:X.
+func redactAssignments(s string) string {
+	var b strings.Builder
+	copied, outer, depth := 0, 0, 0
+	for at := 0; ; {
+		m := assignment.FindStringSubmatchIndex(s[at:])
+		if m == nil {
+			return b.String() + s[copied:]
+		}
+		value, end := at+m[6], at+m[7]
+		switch secret := secretFlag(s[at+m[2] : at+m[3]]); {
+		case secret && isShown(s[value:end]):
+			at = end
+		case secret:
+			b.WriteString(s[copied:value])
+			b.WriteString(Redacted)
+			copied, at = end, end
+		default:
+			if value >= outer {
+				outer, depth = end, 0
 			}
-			return p[1] + p[2] + Redacted
-		})
+			if depth++; depth > nested {
+				at = max(outer, end)
+			} else {
+				at = value
+			}
+		}
 	}
-	return s
 }
 
 // RedactConfig replaces secrets in the text of a config file, YAML, JSON or

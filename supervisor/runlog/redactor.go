@@ -160,7 +160,7 @@ func (r *Redactor) JSON(b []byte) []byte {
 	if r != nil {
 		b = r.inStrings(b)
 	}
-	return scrub(b)
+	return scrubWeb(scrub(b))
 }
 
 func (r *Redactor) inStrings(b []byte) []byte {

@@ -31,11 +31,10 @@ func replaceFile(path string, data []byte, perm os.FileMode) error {
 	return syncDir(dir)
 }
 
-// fillLast puts data at path in the blocks of the last reserve. What does not
-// fit into them is refused before anything is touched.
-func (d *Dir) fillLast(path string, data []byte) error {
-	last := d.File(lastFile)
-	f, err := os.OpenFile(last, os.O_WRONLY|unix.O_NOFOLLOW, 0)
+// fillReserve puts data at path in the blocks of a reserve. What does not fit into
+// them is refused before anything is touched.
+func fillReserve(reserve, path string, data []byte) error {
+	f, err := os.OpenFile(reserve, os.O_WRONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
 	}
@@ -55,7 +54,7 @@ func (d *Dir) fillLast(path string, data []byte) error {
 		err = cerr
 	}
 	if err == nil {
-		err = os.Rename(last, path)
+		err = os.Rename(reserve, path)
 	}
 	if err != nil {
 		return err

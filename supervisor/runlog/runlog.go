@@ -19,6 +19,7 @@ const (
 	AttemptsDir   = "attempts"
 	reserveFile   = ".reserve"
 	lastFile      = ".reserve-end"
+	verdictFile   = ".reserve-verdict"
 )
 
 // RunsFolder is the name of the folder made in the working directory when the

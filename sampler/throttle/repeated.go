@@ -1,0 +1,42 @@
+package throttle
+
+import "time"
+
+// repeated remembers a slowdown without a known cause from which the attempt came
+// back by itself. Where rows have several lengths and no tokens are told, the same
+// comes again and again: the first is told, the others are only counted.
+type repeated struct {
+	worst  float64 // how many times longer its steps took
+	length time.Duration
+	until  time.Time
+}
+
+const (
+	// What is that much slower than before, or lasts that much longer, or longer than
+	// againMost, is news, and what comes after againFor as well. (Own choices.)
+	againWorse  = 1.1
+	againLonger = 1.5
+	againSlack  = 10 * time.Minute
+	againMost   = time.Hour
+	againFor    = 6 * time.Hour
+)
+
+// seen notes a slowdown without a cause that is over at t.
+func (a *repeated) seen(e *paceEpisode, t time.Time) {
+	if t.Sub(a.until) > againFor {
+		*a = repeated{}
+	}
+	a.worst, a.length, a.until = max(a.worst, e.worst), max(a.length, e.until.Sub(e.since)), t
+}
+
+// is tells whether a slowdown that begins at t for the reason f is the same again.
+func (a *repeated) is(e *paceEpisode, f finding, t time.Time) bool {
+	return f.cause == CauseUnknown && a.worst > 0 && t.Sub(a.until) <= againFor && a.still(e, t)
+}
+
+// still tells whether it is at t: no longer, no slower, and nothing is known of it.
+func (a *repeated) still(e *paceEpisode, t time.Time) bool {
+	f, _ := e.causes.top()
+	longest := min(againMost, time.Duration(againLonger*float64(a.length))+againSlack)
+	return f.cause == CauseUnknown && e.worst <= againWorse*a.worst && t.Sub(e.since) <= longest
+}
