@@ -101,7 +101,9 @@ func (b *sampleBox) samplers() []int {
 	var out []int
 	for _, p := range proctree.All() {
 		cmd, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
-		if err != nil || p.State == 'Z' || !strings.Contains(string(cmd), "sparkrun\x00sample\x00") {
+		// By its path, which may have any name: the command here is a link to it.
+		_, args, _ := strings.Cut(string(cmd), "\x00")
+		if err != nil || p.State == 'Z' || !strings.HasPrefix(args, "sample\x00") {
 			continue
 		}
 		if cwd, _ := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.PID)); strings.Contains(string(cmd), b.dir+"/") || cwd == b.dir {
