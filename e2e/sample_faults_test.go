@@ -69,7 +69,7 @@ func sampleTime(t *testing.T, row string) time.Time {
 func TestSampleDeadDriver(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		scenario, library, says string
+		scenario, driver, says string
 	}{
 		"no library":      {samplePlain, "/nonexistent/libnvidia-ml.so.1", "/nonexistent/libnvidia-ml.so.1"},
 		"a driver hangs":  {samplePlain + "at 0s block 60s\n", "", "has not answered"},
@@ -80,8 +80,8 @@ func TestSampleDeadDriver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newSampleBox(t, c.scenario)
-			if c.library != "" {
-				b.env = append(b.env, "SPARKRUN_NVML_LIBRARY="+c.library)
+			if c.driver != "" {
+				b.env = append(b.env, "SPARKRUN_NVML_LIBRARY="+c.driver)
 			}
 			status, out, errs := b.run("1")
 			if status != 1 || out != "" || !strings.Contains(errs, "no sensor answers") || !strings.Contains(errs, c.says) {

@@ -69,7 +69,7 @@ var plainWeb = []string{
 	"https://x.example/y?token=$TOKEN&b=2", "https://x.example/y?token=${HF_TOKEN}", "https://x.example/y?token={token}",
 	"https://x.example/data/train.jsonl?rev=0a1b2c3d4e5f60718293a4b5c6d7e8f901234567&split=train_2024_01",
 	"https://huggingface.example/meta/Llama-3.1-8B/resolve/main/tokenizer.json?download=true",
-	"https://git.example/team/repo/blob/main/hooks/pre-commit", "https://git.example/team/git-hooks/x1", "/work/hooks/run12.sh",
+	"https://git.example/team/repo/blob/main/hooks/pre-commit", "https://git.example/team/git-hooks/x1", "/data/hooks/run12.sh",
 	"https://docs.example/push/notifications", "https://x.example/ping", "https://x.example/robots/bot2/readme",
 	"/data/bot/12:30", "https://git.example/binwiederhier/ntfy.sh/releases", "https://hooks.slack.com/services/$SLACK_PATH",
 	"tokenizer=llama", "--token-count", "tokenizer:llama", "s3://bucket/key/model", "host.example:8080", "file:///data/a=b.txt",
