@@ -11,7 +11,21 @@ import (
 // Of a URL the scheme and the host stay. It is safe on encoded JSON: nothing that it
 // replaces has a quote, a backslash or a newline in it. It returns b itself where there
 // is none.
-func scrubWeb(b []byte) []byte { return scrubHeaders(scrubHooks(scrubQuery(b))) }
+func scrubWeb(b []byte) []byte {
+	// Again where something was replaced: one address may stand inside of another, and
+	// was hidden by it.
+	for range inOneAnother {
+		out := scrubHeaders(scrubHooks(scrubQuery(b)))
+		if bytes.Equal(out, b) {
+			break
+		}
+		b = out
+	}
+	return b
+}
+
+// inOneAnother bounds how deep addresses are looked for in one another.
+const inOneAnother = 64
 
 // scrubQuery replaces the values of secret parameters: ?token=X, &sig=X, #access_token=X.
 func scrubQuery(b []byte) []byte {
