@@ -35,11 +35,12 @@ const (
 // maxTemp is the actor of --max-temp. Its goroutine alone decides and speaks with the
 // holder, so that neither the sampler nor the loop ever waits for a pause.
 type maxTemp struct {
-	r    *run
-	rule acting.PauseRule
-	heat chan acting.Heat // the newest look, for the goroutine
-	quit context.CancelFunc
-	done chan struct{}
+	r       *run
+	rule    acting.PauseRule
+	clients acting.Clients
+	heat    chan acting.Heat // the newest look, for the goroutine
+	quit    context.CancelFunc
+	done    chan struct{}
 	// paused is whether the tree stands still by our doing, its clocks not yet set right
 	// again included.
 	paused atomic.Bool
@@ -79,6 +80,11 @@ func (r *run) newMaxTemp(life context.Context) actor {
 		warn("--max-temp does nothing in this run: a command in a container is not paused; run sparkrun inside of the container")
 		return nil
 	}
+	clients, err := acting.LoadClients()
+	if err != nil { // a broken binary: what a pause would not stop is not known
+		warn("--max-temp does nothing in this run: " + err.Error())
+		return nil
+	}
 	texts := acting.Late(h.PauseC, r.o.TelemetryInterval)
 	if text := acting.Timeouts(r.asked.Procs, r.asked.Nodes, acting.Uncounted(r.asked.Argv), h.MaxPause); text != "" {
 		texts = append(texts, text)
@@ -88,7 +94,7 @@ func (r *run) newMaxTemp(life context.Context) actor {
 	}
 	ctx, quit := context.WithCancel(life)
 	m := &maxTemp{
-		r: r, quit: quit, done: make(chan struct{}), heat: make(chan acting.Heat, 1), past: map[int]pauseSum{},
+		r: r, clients: clients, quit: quit, done: make(chan struct{}), heat: make(chan acting.Heat, 1), past: map[int]pauseSum{},
 		rule: acting.PauseRule{PauseC: h.PauseC, ResumeC: h.ResumeC, Max: h.MaxPause, DieBelowC: float64(r.heat.Hot.DieBelowC)},
 	}
 	go m.loop(ctx)
@@ -229,7 +235,7 @@ func (m *maxTemp) cannot() string {
 		if p.State == 'Z' || p.State == 'X' {
 			continue
 		}
-		if what := acting.Elsewhere(argvOf(p.PID), m.r.asked.Nodes); what != "" {
+		if what := m.clients.Elsewhere(argvOf(p.PID), m.r.asked.Nodes); what != "" {
 			return fmt.Sprintf("%s (pid %d) only waits for work that is no child of the command and would go on (inside of the container, or where the work is, --max-temp works)", what, p.PID)
 		}
 		if p.State != 'T' && errors.Is(unix.Kill(p.PID, 0), unix.EPERM) {

@@ -7,6 +7,10 @@ import (
 
 func TestElsewhere(t *testing.T) {
 	t.Parallel()
+	c, err := LoadClients()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for words, want := range map[string]string{
 		"docker run --rm image python3 train.py":                    "docker run",
 		"/usr/bin/docker --context x exec -it box python3 train.py": "docker exec",
@@ -34,14 +38,39 @@ func TestElsewhere(t *testing.T) {
 		"sh train.sh docker run":                                    "",
 		"":                                                          "",
 	} {
-		if got := Elsewhere(strings.Fields(words), 1); got != want {
+		if got := c.Elsewhere(strings.Fields(words), 1); got != want {
 			t.Errorf("%q: %q, want %q", words, got, want)
 		}
 	}
 	// The part of other machines is no reason to let this one's run on.
 	for words, want := range map[string]string{"ssh spark2 python3 train.py": "", "pdsh -w spark2 train": "", "docker run image": "docker run", "srun train": "srun"} {
-		if got := Elsewhere(strings.Fields(words), 2); got != want {
+		if got := c.Elsewhere(strings.Fields(words), 2); got != want {
 			t.Errorf("two machines, %q: %q, want %q", words, got, want)
+		}
+	}
+}
+
+// TestClientsCheck: a table with a mistake is no table, since a client that is not known is
+// paused and its work goes on.
+func TestClientsCheck(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*Clients){
+		"no client":                func(c *Clients) { c.Clients = nil },
+		"a client without program": func(c *Clients) { c.Clients[0].Programs = nil },
+		"an empty program":         func(c *Clients) { c.Clients[0].Programs = []string{""} },
+		"a path":                   func(c *Clients) { c.Clients[0].Programs = []string{"bin/docker"} },
+		"named twice":              func(c *Clients) { c.Clients = append(c.Clients, c.Clients[0]) },
+		"ssh with words":           func(c *Clients) { c.Clients[len(c.Clients)-1].Words = []string{"run"} },
+		"no options of ssh":        func(c *Clients) { c.SSH.Takes = "" },
+		"what begins any command":  func(c *Clients) { c.SSH.Carries = append(c.SSH.Carries, "") },
+		"a broken pattern":         func(c *Clients) { c.Interpreters = []string{"py["} },
+	} {
+		c, err := LoadClients()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if spoil(&c); c.check() == nil {
+			t.Errorf("%s is accepted", name)
 		}
 	}
 }
