@@ -320,6 +320,43 @@ func TestSparkrunDiesWhilePaused(t *testing.T) {
 	}
 }
 
+// TestNobodyIsLeftWhilePaused: sparkrun and its holder are killed together, as by a "pkill
+// -9 sparkrun", and the training does not stand still for ever.
+func TestNobodyIsLeftWhilePaused(t *testing.T) {
+	t.Parallel()
+	for _, first := range []string{"sparkrun", "its holder"} {
+		t.Run(first, func(t *testing.T) {
+			t.Parallel()
+			h := startHot(t)
+			holder := parent(h.pids[0])
+			h.zones("93000")
+			h.paused()
+			until(t, "the pause is told", func() bool { words, _ := h.events(); return len(words) == 1 })
+			pids := []int{h.cmd.Process.Pid, atoi(t, holder)}
+			if first != "sparkrun" {
+				pids[0], pids[1] = pids[1], pids[0]
+			}
+			for _, pid := range pids {
+				if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+			}
+			<-h.done
+			// Whether it gets through without anybody who takes its output is its own matter.
+			until(t, "nothing is stopped", func() bool { return !strings.Contains(h.states(), "T") })
+		})
+	}
+}
+
+// parent is the pid of a process's parent.
+func parent(pid string) string {
+	b, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return ""
+	}
+	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))[1]
+}
+
 // TestMaxTempWarns: what a pause would end, cannot reach or comes too late for is said at
 // the start, and what is as it should be is not.
 func TestMaxTempWarns(t *testing.T) {

@@ -658,14 +658,7 @@ func otherUsersBox(t *testing.T) *sampleBox {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	b := sampleBoxIn(t, dir, samplePlain)
 	for name, from := range map[string]string{"sparkrun": filepath.Join(bin, "sparkrun"), "nvml.so": fakenvml.Build(t)} {
-		// Not written by ourselves: a process that another test starts meanwhile would have
-		// the file open for writing, and then it cannot be executed.
-		if out, err := exec.Command("cp", from, b.path(name)).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		if err := os.Chmod(b.path(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		copyProgram(t, from, b.path(name))
 	}
 	b.env = append(b.env, "SPARKRUN_NVML_LIBRARY="+b.path("nvml.so"))
 	return b

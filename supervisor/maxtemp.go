@@ -54,6 +54,7 @@ type maxTemp struct {
 	toldTree bool      // that this run's tree cannot be paused
 	treeAt   time.Duration
 	woke     []proctree.Proc // those that another program has woken
+	waker    *holder.Waker   // nil outside of a pause
 
 	mu   sync.Mutex
 	past map[int]pauseSum // by attempt
@@ -278,6 +279,7 @@ func (m *maxTemp) pause(h acting.Heat) {
 		}
 		return
 	}
+	m.startWaker()
 	// Only now: the clocks stand still for a pause that is one.
 	m.paused.Store(true)
 	m.tellPace(true)
@@ -292,6 +294,18 @@ func (m *maxTemp) pause(h acting.Heat) {
 		Msg:  fmt.Sprintf("paused: the hottest zone has %s, the GPU %s; it goes on at %g C, after %s at the latest", degrees(h.Zone), degrees(h.Die), m.rule.ResumeC, human(m.rule.Max)),
 		Data: m.data(h),
 	})
+}
+
+// startWaker sees to it that the tree does not stand still for ever when we and the holder
+// die together. A pause without it is as good as long as one of us lives.
+func (m *maxTemp) startWaker() {
+	st, err := m.att.client.Status()
+	if err == nil {
+		m.waker, err = holder.StartWaker(st, m.rule.Max+holderMore)
+	}
+	if err != nil {
+		m.r.diag.Warn("a pause without a waker", "err", err)
+	}
 }
 
 // look sees whether a pause still is one.
@@ -333,6 +347,10 @@ func (m *maxTemp) goOn(why string) {
 func (m *maxTemp) over(why string, failed error) {
 	a, began := m.att, m.began
 	now := m.r.clk.Now()
+	if m.waker != nil {
+		m.waker.Release()
+		m.waker = nil
+	}
 	begin := m.state.Begin
 	again := false
 	if m.state = m.state.Over(); why == acting.WhyOther {

@@ -26,6 +26,7 @@ func hidden(e environment) []*cobra.Command {
 	return []*cobra.Command{
 		part("__hold", "own one attempt: terminal, child, output, exit status", holder.HoldMain),
 		part("__exec", "become the command", holder.ExecMain),
+		part("__wake", "wake a paused command when nobody else is left who would", holder.WakeMain),
 		part("__sensors", "read the sensors, JSON lines on stdout", func(args []string) int {
 			return sampler.SensorsMain(args, e.stdout)
 		}),

@@ -28,6 +28,8 @@ func TestMain(m *testing.M) {
 			os.Exit(HoldMain(os.Args[2:]))
 		case "__exec":
 			os.Exit(ExecMain(os.Args[2:]))
+		case wakerArg:
+			os.Exit(WakeMain(os.Args[2:]))
 		case "fake-supervisor":
 			os.Exit(fakeSupervisor(os.Args[2], os.Args[3]))
 		case "fake-flood":

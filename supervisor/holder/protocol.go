@@ -136,6 +136,8 @@ type Status struct {
 	// Awake are the processes that run although the tree is paused: somebody else has
 	// woken them.
 	Awake []proctree.Proc `json:"awake,omitempty"`
+	// Stopped are pid and start time of the processes that the pause has stopped.
+	Stopped []procID `json:"stopped,omitempty"`
 	// PTY is whether there is a terminal; ISIG, ICANON and Echo are its
 	// settings now, false without one.
 	PTY    bool `json:"pty"`

@@ -2,8 +2,10 @@ package holder
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -120,6 +122,7 @@ func (h *hold) status() (Status, error) {
 	return st, h.do(func() error {
 		if h.paused {
 			st.Awake = awake()
+			st.Stopped = slices.Collect(maps.Keys(h.still.stopped))
 		}
 		st.Paused, st.Stopping, st.Exited = h.paused, h.stop.phase.String(), h.stop.childGone
 		return nil
