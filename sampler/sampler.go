@@ -65,9 +65,9 @@ type Options struct {
 	Root string
 	// Tree returns the pids of the training.
 	Tree func() []int
-	// Progress returns the attempt that runs, its last optimizer step and how
-	// long that took, in seconds.
-	Progress func() (attempt int, step, stepTimeS sample.Num)
+	// Progress returns the attempt that runs, its last optimizer step, how long that took,
+	// in seconds, and when it was told of.
+	Progress func() (attempt int, step, stepTimeS sample.Num, at time.Time)
 	// Tokens returns how many tokens the attempt has trained on so far.
 	Tokens func() sample.Num
 	// CgroupDir returns the training's memory cgroup, v1 or v2, "" for none.

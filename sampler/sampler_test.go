@@ -130,12 +130,14 @@ func TestARunHasBothFiles(t *testing.T) {
 	cgroup := t.TempDir()
 	writeFile(t, filepath.Join(cgroup, "memory.current"), "1048576\n")
 	r := startRun(t, Options{
-		Exe:       machine{scenario: []string{"at 0s temp 68 power 97.31 sm 2200 util 99 reasons 0x4 proc 1 100 proc " + itoa(os.Getpid()) + " 2048"}}.exe(t),
-		Tick:      50 * time.Millisecond,
-		Interval:  200 * time.Millisecond,
-		Root:      procWith(t, spark(t)),
-		Tree:      func() []int { return []int{os.Getpid(), 1 << 30} },
-		Progress:  func() (int, sample.Num, sample.Num) { return 2, sample.Known(340), sample.Known(1.25) },
+		Exe:      machine{scenario: []string{"at 0s temp 68 power 97.31 sm 2200 util 99 reasons 0x4 proc 1 100 proc " + itoa(os.Getpid()) + " 2048"}}.exe(t),
+		Tick:     50 * time.Millisecond,
+		Interval: 200 * time.Millisecond,
+		Root:     procWith(t, spark(t)),
+		Tree:     func() []int { return []int{os.Getpid(), 1 << 30} },
+		Progress: func() (int, sample.Num, sample.Num, time.Time) {
+			return 2, sample.Known(340), sample.Known(1.25), time.Time{}
+		},
 		Tokens:    func() sample.Num { return sample.Known(4096) },
 		CgroupDir: func() string { return cgroup },
 	})

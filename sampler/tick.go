@@ -17,7 +17,7 @@ func (s *Sampler) tick(missed int) {
 	row := sample.Sample{T: s.opts.Clock.At(boot), Missed: missed}
 	row.Mono = s.opts.Clock.Mono(row.T)
 	if s.opts.Progress != nil {
-		row.Attempt, row.Step, row.StepTimeS = s.opts.Progress()
+		row.Attempt, row.Step, row.StepTimeS, row.StepT = s.opts.Progress()
 	}
 	if s.opts.Tokens != nil {
 		row.Tokens = s.opts.Tokens()

@@ -152,6 +152,7 @@ type run struct {
 	lowestAt time.Time
 	hottest  sample.Num
 	nowStep  sample.Num
+	nowAt    time.Time // of nowStep
 	nowTime  sample.Num
 	// nowTokens are those that the attempt says it has trained on.
 	nowTokens sample.Num
@@ -690,7 +691,7 @@ func (r *run) start() {
 	a.dir = r.dir.Attempt(a.n)
 	a.start = r.clk.Now()
 	r.mu.Lock()
-	r.nowN, r.nowStep, r.nowTime, r.nowTokens = a.n, sample.Num{}, sample.Num{}, sample.Num{}
+	r.nowN, r.nowStep, r.nowTime, r.nowTokens, r.nowAt = a.n, sample.Num{}, sample.Num{}, sample.Num{}, time.Time{}
 	r.mu.Unlock()
 	if b, err := os.ReadFile(filepath.Join(r.o.Cgroup, "cgroup.procs")); r.o.Cgroup != "" && err == nil && len(bytes.TrimSpace(b)) == 0 {
 		a.cgroupOurs = true
@@ -718,10 +719,10 @@ func (r *run) beginStop() { r.att.order(stopOrder{r.m.StopSignal, r.o.Grace}) }
 func (r *run) hurry() { r.att.order(stopOrder{"SIGTERM", 0}) }
 
 // progressNow is what the sampler writes beside each sample.
-func (r *run) progressNow() (attempt int, step, stepTimeS sample.Num) {
+func (r *run) progressNow() (attempt int, step, stepTimeS sample.Num, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.nowN, r.nowStep, r.nowTime
+	return r.nowN, r.nowStep, r.nowTime, r.nowAt
 }
 
 func (r *run) tokensNow() sample.Num {
@@ -762,7 +763,7 @@ func (r *run) progress(a *attempt, s progress.Step, t time.Time) {
 	}
 	a.pending = rec
 	r.mu.Lock()
-	r.nowStep = sample.Known(float64(s.N))
+	r.nowStep, r.nowAt = sample.Known(float64(s.N)), t
 	if s.StepTimeS.OK {
 		r.nowTime = s.StepTimeS
 	}

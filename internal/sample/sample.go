@@ -207,6 +207,8 @@ type Sample struct {
 	// Step is the last optimizer step seen; StepTimeS its duration.
 	Step      Num
 	StepTimeS Num
+	// StepT is when the trainer told of that step, zero where it is not known.
+	StepT time.Time
 
 	GPU
 	// GPUAge is how old the GPU reading is; a reading that is too old is left

@@ -188,6 +188,7 @@ func (m *Meter) Sample(s *sample.Sample) {
 		{&m.soc, soc, func(f *Figures) *Amount { return &f.SoC }},
 		{&m.machine, machine, func(f *Figures) *Amount { return &f.Machine }},
 	}
+	from := m.last // since when the attempt that runs has what this reading adds
 	n := 0
 	for _, c := range m.cuts {
 		if c.at.After(t) {
@@ -202,9 +203,14 @@ func (m *Meter) Sample(s *sample.Sample) {
 			m.count(r.into, r.r.cut(at, t, r.v))
 		}
 		m.turn(c)
+		from = at
 	}
 	m.cuts = m.cuts[n:]
 	resets := m.gpu.resets
+	var before Amount
+	if m.now != nil {
+		before = m.now.f.GPU
+	}
 	for _, r := range rails {
 		m.count(r.into, r.r.take(t, r.v))
 	}
@@ -226,8 +232,16 @@ func (m *Meter) Sample(s *sample.Sample) {
 	}
 	m.now.f.Resets += m.gpu.resets - resets
 	if s.Attempt == m.now.n {
-		m.now.steps.take(finite(s.Step), t, m.now.f.GPU)
-		m.now.toks.take(finite(s.Tokens), t, m.now.f.GPU)
+		at, gpu := t, m.now.f.GPU
+		if !from.IsZero() && from.Before(t) && s.StepT.Before(t) && !s.StepT.IsZero() {
+			// The step was made between two readings, and is seen at the later one.
+			if at = s.StepT; at.Before(from) {
+				at = from
+			}
+			gpu = before.towards(gpu, part(at.Sub(from), t.Sub(from)))
+		}
+		m.now.steps.take(finite(s.Step), at, gpu)
+		m.now.toks.take(finite(s.Tokens), at, gpu)
 	}
 }
 

@@ -414,3 +414,62 @@ func TestNeverBelowNothing(t *testing.T) {
 		}
 	})
 }
+
+// TestStepsBetweenReadings: a step is made when it is, not when somebody looks. What the
+// GPU used before the first and after the last one is not in a step, however seldom it is
+// read.
+func TestStepsBetweenReadings(t *testing.T) {
+	t.Parallel()
+	n := newNight(true)
+	n.run(5)
+	n.begin()
+	steps := 0
+	told := time.Time{}
+	n.more = func(x *sample.Sample) { x.StepT = told }
+	n.watts = 10
+	n.run(7) // loading
+	n.watts = 90
+	// 0.3, 0.7, 1.1 ... s after the loading, the last one at 7.9 s: the reading at 8 s sees it.
+	begin := n.s
+	for n.s < begin+8 {
+		for 0.3+0.4*float64(steps) <= n.s+1-begin {
+			told = at(begin + 0.3 + 0.4*float64(steps))
+			steps++
+		}
+		n.step, n.tokens = k(float64(steps)), k(float64(4096*steps))
+		n.run(1)
+	}
+	n.watts = 900 // whatever comes then
+	n.run(20)
+	n.end()
+	n.run(1)
+	f := n.m.Attempt(1)
+	// The readings see steps 2 (at 0.7 s) to 20.
+	if steps != 20 || f.Steps != 18 {
+		t.Fatalf("%d steps, %v counted", steps, f.Steps)
+	}
+	near(t, "a step", f.PerStep(), 90*0.4)
+	near(t, "a token", f.PerToken(), 90*0.4/4096)
+}
+
+// TestStepsToldEarlyOrLate: a step from before the last reading, or after this one, is
+// taken for one at that reading, and one at an attempt's first reading for one there.
+func TestStepsToldEarlyOrLate(t *testing.T) {
+	t.Parallel()
+	for name, shift := range map[string]float64{"early": -1.5, "late": 0.5} {
+		n := newNight(true)
+		n.run(1)
+		n.more = func(x *sample.Sample) { x.StepT = x.T.Add(time.Duration(shift * float64(time.Second))) }
+		n.m.Begin(1, at(2)) // at the very moment of a reading
+		n.attempt, n.watts = 1, 90
+		for i := range 50 {
+			n.step = k(float64(i + 1))
+			n.run(1)
+		}
+		f := n.m.Attempt(1)
+		if f.Steps < 48 {
+			t.Errorf("%s: %v steps", name, f.Steps)
+		}
+		near(t, name, f.PerStep(), 90)
+	}
+}

@@ -34,6 +34,16 @@ func (a *Amount) add(b Amount) {
 	a.EstimatedS += b.EstimatedS
 }
 
+// towards is the amount at part (0 to 1) of the way from a to b.
+func (a Amount) towards(b Amount, part float64) Amount {
+	if b.J.OK {
+		b.J = sample.Known(a.J.Or(0) + (b.J.V-a.J.Or(0))*part)
+	}
+	b.KnownS = a.KnownS + (b.KnownS-a.KnownS)*part
+	b.EstimatedS = a.EstimatedS + (b.EstimatedS-a.EstimatedS)*part
+	return b
+}
+
 // value is one reading of a rail; each part may be unknown.
 type value struct{ joules, watts sample.Num }
 
