@@ -20,6 +20,10 @@ const (
 	// blindAfter is how long a machine may keep its temperatures from us before we say
 	// that it does.
 	blindAfter = 30 * time.Second
+	// goneAfter is how long temperatures must be missing, in inARow looks at least, for a
+	// pause to end: on a busy machine a reading is late now and then, and with a reading
+	// each tenth of a second two late ones are none that is gone.
+	goneAfter = 1500 * time.Millisecond
 	// againAfter is how long a pause that could not be made is not tried again.
 	againAfter = time.Minute
 )
@@ -53,6 +57,7 @@ type PauseState struct {
 	at    time.Duration // of the last reading
 	hot   int           // readings in a row that are too hot
 	blind int           // looks in a row without both temperatures
+	saw   time.Duration // the last look with both
 	// known: both were there at least once; toldBlind: that they are not was told.
 	known, toldBlind bool
 	looked           bool
@@ -103,7 +108,7 @@ func (r PauseRule) Next(s PauseState, h Heat) (PauseState, PauseAct) {
 	}
 	s.at = h.At
 	if both := h.Zone.OK && h.Die.OK; both {
-		s.blind, s.known = 0, true
+		s.blind, s.saw, s.known = 0, h.T, true
 	} else {
 		s.blind++
 	}
@@ -112,7 +117,7 @@ func (r PauseRule) Next(s PauseState, h Heat) (PauseState, PauseAct) {
 		switch {
 		case h.Zone.OK && h.Zone.V <= r.ResumeC:
 			why = WhyCool
-		case s.blind >= inARow:
+		case s.blind >= inARow && h.T-s.saw >= goneAfter:
 			why = WhySensor
 		case h.T-s.Since >= r.Max:
 			why = WhyLimit

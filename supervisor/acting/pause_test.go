@@ -70,6 +70,8 @@ func TestPauseRule(t *testing.T) {
 		"the zone goes":                     {then(look{s: 3, die: 80}, look{s: 4, die: 80}), "pause, continue sensor-gone"},
 		"the die goes":                      {then(look{s: 3, zone: 92}, look{s: 4, zone: 92}), "pause, continue sensor-gone"},
 		"a sensor goes and is back":         {then(look{s: 3}, look{s: 4}, look{s: 5, zone: 92, die: 80}, look{s: 6, zone: 92, die: 80}), "pause, continue sensor-gone, pause"},
+		"late readings, each 0.1 s":         {then(look{s: 2.1}, look{s: 2.2}, look{s: 2.3}, look{s: 3.4}, look{s: 3.45, zone: 90, die: 80}, look{s: 3.6}, look{s: 3.7}), "pause"},
+		"none for long, each 0.1 s":         {then(look{s: 2.1}, look{s: 2.2}, look{s: 3.5}), "pause, continue sensor-gone"},
 		"too long":                          {then(look{s: 601, zone: 92, die: 80}, look{s: 602, zone: 92, die: 80}), "pause, continue limit"},
 		"too long, and not again at once":   {then(look{s: 602, zone: 92, die: 80}, look{s: 603, zone: 92, die: 80}, look{s: 1201, zone: 92, die: 80}), "pause, continue limit"},
 		"too long, and again later":         {then(look{s: 602, zone: 92, die: 80}, look{s: 603, zone: 92, die: 80}, look{s: 1202, zone: 92, die: 80}), "pause, continue limit, pause"},
