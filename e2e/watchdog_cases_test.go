@@ -306,3 +306,36 @@ while s.recv(1): pass
 		})
 	}
 }
+
+// TestWatchdogKilledAtTheStacks: a py-spy that hangs does not outlive sparkrun.
+func TestWatchdogKilledAtTheStacks(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	tools := filepath.Join(dir, "tools")
+	if err := os.Mkdir(tools, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	writeScript(t, tools, "py-spy", "#!/bin/sh\ntrap '' TERM INT HUP\nsleep 300 &\necho $$ $! >"+dir+"/new\nmv "+dir+"/new "+dir+"/pids\nwait\nsleep 300\n")
+	if err := os.Chmod(filepath.Join(tools, "py-spy"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	script := writeScript(t, dir, "train.py", threeSteps+"time.sleep(300)\n")
+	env := append(gpuWith(t, dir, 0), "PATH="+tools+":"+os.Getenv("PATH"))
+	p := startEnv(t, dir, env, "--no-preflight", "--no-retry", "--telemetry-interval", "200ms", "--hang-timeout", "2s", "--", "python3", script)
+	var pids []string
+	until(t, "py-spy is at work", func() bool {
+		b, err := os.ReadFile(filepath.Join(dir, "pids"))
+		pids = strings.Fields(string(b))
+		return err == nil && len(pids) == 2
+	})
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-p.done
+	for _, pid := range pids {
+		until(t, "it is gone", func() bool {
+			b, err := os.ReadFile("/proc/" + pid + "/stat")
+			return err != nil || strings.Contains(string(b), ") Z ")
+		})
+	}
+}

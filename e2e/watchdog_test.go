@@ -51,7 +51,7 @@ func TestWatchdogHang(t *testing.T) {
 	if err := os.Mkdir(tools, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	writeScript(t, tools, "py-spy", "#!/bin/sh\necho \"Thread of $*: all_reduce (dist.py:12)\"\n")
+	writeScript(t, tools, "py-spy", "#!/bin/sh\nprintf 'Thread of %s: all_reduce (dist.py:12)\\033[2J\\377\\n' \"$*\"\n")
 	if err := os.Chmod(filepath.Join(tools, "py-spy"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -77,6 +77,9 @@ func TestWatchdogHang(t *testing.T) {
 	if !strings.Contains(text, "newest step: 3") || !regexp.MustCompile(`process \d+, child of \d+, state S: .*train.py`).MatchString(text) ||
 		!regexp.MustCompile(`Thread of dump --nonblocking --pid \d+: all_reduce`).MatchString(text) || !strings.Contains(text, "  thread ") {
 		t.Errorf("hang.txt:\n%s", text)
+	}
+	if strings.ContainsAny(text, "\x1b\xff\ufffd") || !strings.Contains(text, "(dist.py:12)?[2J?\n") {
+		t.Errorf("what py-spy printed could reach a terminal as it is:\n%q", text)
 	}
 	if strings.Contains(text, "hf_aaaa") {
 		t.Errorf("a secret is in hang.txt:\n%s", text)

@@ -10,12 +10,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
 	"sparkrun/internal/clock"
+	"sparkrun/internal/leash"
 	"sparkrun/internal/proctree"
 	"sparkrun/supervisor/hang"
 	"sparkrun/supervisor/runlog"
@@ -56,7 +57,7 @@ func (r *run) writeStacks(ctx context.Context, a *attempt, v hang.Verdict, procs
 		}
 		r.kernelSide(&b, p)
 	}
-	text := r.secrets.Text(b.String())
+	text := harmless(r.secrets.Text(b.String()))
 	path := filepath.Join(a.dir, stacksFile)
 	err := runlog.WriteFile(path, []byte(text))
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
@@ -67,6 +68,17 @@ func (r *run) writeStacks(ctx context.Context, a *attempt, v hang.Verdict, procs
 		return "", err
 	}
 	return filepath.Join("attempts", strconv.Itoa(a.n), stacksFile), nil
+}
+
+// harmless keeps control characters off the terminal that shows the file: a process may
+// call itself anything, and py-spy print anything.
+func harmless(text string) string {
+	return strings.Map(func(c rune) rune {
+		if c != '\n' && c != '\t' && !unicode.IsPrint(c) {
+			return '?'
+		}
+		return c
+	}, strings.ToValidUTF8(text, "?"))
 }
 
 // kernelSide writes what the kernel tells of a process and its threads.
@@ -170,18 +182,19 @@ func (r *run) pySpy(exe string) string {
 	return ""
 }
 
-// dump runs py-spy on one process. It does not stop it: nothing in it moves.
+// dump runs py-spy on one process. It does not stop it: nothing in it moves. One that
+// hangs itself, in the kernel too, holds up nobody and does not outlive us.
 func dump(ctx context.Context, spy string, pid int, env []string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, dumpWait)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, spy, "dump", "--nonblocking", "--pid", strconv.Itoa(pid))
+	cmd := exec.Command(spy, "dump", "--nonblocking", "--pid", strconv.Itoa(pid))
 	cmd.Env = env
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	cmd.WaitDelay = time.Second
 	var out bounds
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Run()
+	err := leash.Run(ctx, cmd)
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // what it has left in the background holds its output
+	}
 	if ctx.Err() != nil {
 		err = fmt.Errorf("no answer within %s", dumpWait)
 	}
