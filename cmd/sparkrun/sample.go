@@ -74,7 +74,7 @@ func newSample(e environment) *cobra.Command {
 	c.Flags().IntVar(&f.reportFD, "report-fd", 0, "")
 	// It cannot fail for a flag that is there.
 	_ = c.Flags().MarkHidden("report-fd")
-	c.SetFlagErrorFunc(flagError)
+	c.SetFlagErrorFunc(sampleFlagError)
 	c.ValidArgsFunction = func(_ *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) == 0 && !f.stop {
 			return beginning([]cobra.Completion{"30", "5", "1"}, typed), cobra.ShellCompDirectiveNoFileComp
@@ -82,6 +82,17 @@ func newSample(e environment) *cobra.Command {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
 	return c
+}
+
+// sampleFlagError tells an interval below 0, which reads as a flag, from a flag.
+func sampleFlagError(cmd *cobra.Command, err error) error {
+	if _, text, found := strings.Cut(err.Error(), "unknown shorthand flag: "); found {
+		if _, word, found := strings.Cut(text, " in -"); found && word != "" && strings.IndexByte("0123456789.", word[0]) >= 0 {
+			_, err := readInterval("-" + word)
+			return &exitError{supervisor.StatusError, err.Error()}
+		}
+	}
+	return flagError(cmd, err)
 }
 
 func (f *sampleFlags) sample(cmd *cobra.Command, args []string, e environment) error {
