@@ -191,10 +191,10 @@ print("fits")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer hog.Close()
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
+		defer hog.Close()
 		block := make([]byte, 4096)
 		for told := false; ; {
 			if _, err := hog.Write(block); err == nil {
@@ -224,6 +224,17 @@ print("fits")
 	}
 	if left, _ := filepath.Glob(filepath.Join(run, ".*")); len(left) > 0 {
 		t.Errorf("left in the run directory: %v", left)
+	}
+	// Nobody has waited for them, and they are written when there is room.
+	if err := os.Remove(hog.Name()); err != nil {
+		t.Fatal(err)
+	}
+	for n, status := range []int{1, 0} {
+		path := filepath.Join(run, fmt.Sprintf("attempts/%d/exit.json", n+1))
+		until(t, path, func() bool { _, err := os.Stat(path); return err == nil })
+		if e := readJSON(t, path); e["code"] != float64(status) {
+			t.Errorf("attempt %d: %v", n+1, e)
+		}
 	}
 }
 

@@ -38,9 +38,9 @@ func (r *run) awaitEnd(a *attempt) {
 			return
 		}
 		if told := a.pushed.Load(); told != nil {
-			// The folder was removed under the run, or the disk took nothing to
-			// the last: the holder's word is as good.
-			r.log.Event(event.Event{Attempt: a.n, Kind: event.Internal, Level: event.Error, Msg: "the end of the attempt is not on disk: " + err.Error()})
+			// The folder was removed under the run, or the disk takes nothing: the
+			// holder's word is as good, and it tries for the file on.
+			r.log.Event(event.Event{Attempt: a.n, Kind: event.Internal, Level: event.Error, Msg: "the end of the attempt is not on disk yet: " + err.Error()})
 			r.attemptOver(a, told)
 			return
 		}

@@ -23,6 +23,10 @@ const (
 	flushLimit   = 30 * time.Second
 	persistLimit = 30 * time.Second
 	syncLimit    = 200 * time.Millisecond
+	// tellAfter is how long a disk that refuses exit.json keeps the clients from
+	// hearing of the end, saveEvery how often it is asked again.
+	tellAfter = time.Second
+	saveEvery = 100 * time.Millisecond
 	// maxRead is the most one read request returns.
 	maxRead = 128 << 10
 	// maxTree bounds the processes of one status reply.
@@ -199,7 +203,14 @@ func (h *hold) conclude(sigs, chld <-chan os.Signal) bool {
 	results := make(chan result, 1)
 	done := make(chan struct{})
 	go func() {
-		named, saved := persist(h.spec.Dir, h.spec.Reserve, lost, e, persistLimit)
+		named, saved := persist(h.spec.Dir, h.spec.Reserve, lost, e, persistLimit, func(named bool) {
+			// Nobody is kept waiting by a full disk: the clients hear of the end now,
+			// and the file is tried for on.
+			_ = h.do(func() error {
+				h.tellEnd(e, lost, named, false)
+				return nil
+			})
+		})
 		results <- result{named, saved}
 		close(done)
 	}()
@@ -208,18 +219,28 @@ func (h *hold) conclude(sigs, chld <-chan os.Signal) bool {
 		r := <-results
 		ok, named = r.saved, r.named
 	}
-	if lost != nil && !named {
-		e.Written = lost.Offset
-	}
-	h.exited = &push{Push: PushExited, Offset: e.Offset, Written: e.Written, Exit: &e, Saved: ok}
+	h.tellEnd(e, lost, named, ok) // those who know do not hear it twice
 	if h.srv != nil {
-		if lost != nil {
-			h.onGap(*lost)
-		}
-		h.srv.broadcast(*h.exited)
 		h.await(h.srv.idle(), h.spec.Waits.Linger, sigs, chld)
 	}
 	return ok
+}
+
+// tellEnd tells every client that the attempt is over: how it ended, the gap at the
+// end of the output, and whether each is on disk.
+func (h *hold) tellEnd(e Exit, lost *Gap, named, saved bool) {
+	if lost != nil && !named {
+		e.Written = lost.Offset
+	}
+	first := h.exited == nil
+	h.exited = &push{Push: PushExited, Offset: e.Offset, Written: e.Written, Exit: &e, Saved: saved}
+	if h.srv == nil {
+		return
+	}
+	if lost != nil && first {
+		h.onGap(*lost)
+	}
+	h.srv.broadcast(*h.exited)
 }
 
 // await serves signals, requests and the stop order until done is closed, which

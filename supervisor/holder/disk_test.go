@@ -435,17 +435,17 @@ func TestPersistGivesTheReserveFirst(t *testing.T) {
 		t.Fatalf("filling: %v", err)
 	}
 	e := Exit{Schema: ExitSchema, RunID: "x"}
-	if named, saved := persist(disk, "", nil, e, 0); !named || saved {
+	if named, saved := persist(disk, "", nil, e, 0, nil); !named || saved {
 		t.Fatal("exit.json was written to a full disk")
 	}
 	if names, _ := filepath.Glob(filepath.Join(disk, "exit.json*")); len(names) != 0 {
 		t.Errorf("left behind: %v", names)
 	}
 	lost := newGap(5, 7, time.Now(), refusal{errno: unix.ENOSPC, why: "full"})
-	if named, saved := persist(disk, "", &lost, e, 0); named || saved {
+	if named, saved := persist(disk, "", &lost, e, 0, nil); named || saved {
 		t.Fatal("a gap was named on a full disk")
 	}
-	if named, saved := persist(disk, reserve, &lost, e, 0); !named || !saved {
+	if named, saved := persist(disk, reserve, &lost, e, 0, nil); !named || !saved {
 		t.Fatal("exit.json was not written in spite of the reserve")
 	}
 	if got, err := ReadExit(disk); err != nil || got.RunID != "x" {
@@ -454,8 +454,63 @@ func TestPersistGivesTheReserveFirst(t *testing.T) {
 	if gaps, err := ReadGaps(disk); err != nil || len(gaps) != 1 || gaps[0] != lost {
 		t.Errorf("%+v %v", gaps, err)
 	}
-	if _, saved := persist(filepath.Join(disk, "removed"), "", nil, e, time.Hour); saved {
+	if _, saved := persist(filepath.Join(disk, "removed"), "", nil, e, time.Hour, nil); saved {
 		t.Error("written to a directory that does not exist")
+	}
+}
+
+// TestAFullDiskHidesNoEnd: clients hear of the end although exit.json cannot be written,
+// long before the holder gives the file up; it is there once the disk has room.
+func TestAFullDiskHidesNoEnd(t *testing.T) {
+	t.Parallel()
+	for _, talks := range []bool{false, true} {
+		t.Run(map[bool]string{false: "silent", true: "output lost too"}[talks], func(t *testing.T) {
+			t.Parallel()
+			disk := smallDisk(t, "1m")
+			gate, last := filepath.Join(t.TempDir(), "go"), ""
+			if talks {
+				last = self(t) + " fake-flood 100000; "
+			}
+			spec := baseSpec(disk, "sh", "-c", "while [ ! -e "+gate+" ]; do sleep 0.01; done; "+last+"exit 3")
+			spec.Socket = filepath.Join(shortDir(t), "s")
+			a := start(t, spec, nil)
+			c, err := Dial(spec.Socket, "test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			pushes := collect(c)
+			ballast := filepath.Join(disk, "ballast")
+			if err := os.WriteFile(ballast, make([]byte, 2<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+				t.Fatalf("filling: %v", err)
+			}
+			if err := os.WriteFile(gate, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			var told Push
+			until(t, "the end is told", func() (ok bool) {
+				told, ok = pushes.last(PushExited)
+				return ok
+			})
+			if took := time.Since(began); took > persistLimit/2 {
+				t.Errorf("the end was told after %v", took)
+			}
+			if told.Saved || told.Exit == nil || told.Exit.Status() != 3 || told.Written > told.Offset || (told.Written < told.Offset) != talks {
+				t.Errorf("told %+v, exit %+v", told, told.Exit)
+			}
+			if e, err := ReadExit(disk); err == nil {
+				t.Errorf("on a full disk: %+v", e)
+			}
+			if err := os.Remove(ballast); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "exit.json", func() bool { _, err := ReadExit(disk); return err == nil })
+			c.Close()
+			if e := a.end(); e.Status() != 3 || e.Written != e.Offset || (e.GapBytes > 0) != talks {
+				t.Errorf("exit %+v", e)
+			}
+		})
 	}
 }
 

@@ -195,9 +195,11 @@ func writeSynced(path string, b []byte) error {
 // persist keeps trying to save the last words of an attempt on a disk that may
 // be full: gap first, since exit.json ends the attempt for every reader. The
 // reserve file is given up at the first refusal. It returns whether the gap is
-// named (or there is none) and whether exit.json is there.
-func persist(dir, reserve string, lost *Gap, e Exit, limit time.Duration) (named, saved bool) {
+// named (or there is none) and whether exit.json is there. When the disk has gone
+// on refusing for tellAfter it calls refused, once, with the former.
+func persist(dir, reserve string, lost *Gap, e Exit, limit time.Duration, refused func(named bool)) (named, saved bool) {
 	deadline := time.Now().Add(limit)
+	tell := time.Now().Add(tellAfter)
 	for {
 		var err error
 		if lost != nil {
@@ -218,9 +220,14 @@ func persist(dir, reserve string, lost *Gap, e Exit, limit time.Duration) (named
 			reserve = ""
 			continue
 		}
-		if time.Now().After(deadline) {
+		now := time.Now()
+		if now.After(deadline) {
 			return lost == nil, false
 		}
-		time.Sleep(retryEvery)
+		if refused != nil && now.After(tell) {
+			refused(lost == nil)
+			refused = nil
+		}
+		time.Sleep(saveEvery)
 	}
 }
