@@ -206,14 +206,24 @@ func (r *run) finish(leave <-chan struct{}) {
 	bounded(leave, 3*time.Second, func() { r.screen.Drain(2 * time.Second) })
 }
 
+const (
+	// drainEvery is how often drain looks.
+	drainEvery = 100 * time.Millisecond
+	// stuckLooks is how often in a row a terminal may have taken nothing (3 s),
+	// unreadLooks how often there may be nothing for it to take (15 s): the output is
+	// still being read then, from a disk that is slow or on a machine that is busy.
+	stuckLooks  = 30
+	unreadLooks = 150
+)
+
 // drain waits until the screen has shown what the child printed. A terminal that
-// does not take it is waited for only as long as it takes something.
+// does not take it is waited for only as long as it takes something. Looks are
+// counted and not the time: where this process hardly runs, no terminal is to blame.
 func (r *run) drain(leave <-chan struct{}) {
-	const patience = 3 * time.Second
-	written, since := r.screen.Written(), time.Now()
-	tick := time.NewTicker(100 * time.Millisecond)
+	written, _ := r.screen.Progress()
+	tick := time.NewTicker(drainEvery)
 	defer tick.Stop()
-	for {
+	for looks := 0; ; {
 		select {
 		case <-r.shown:
 			return
@@ -221,10 +231,12 @@ func (r *run) drain(leave <-chan struct{}) {
 			return
 		case <-tick.C:
 		}
-		if now := r.screen.Written(); now != written {
-			written, since = now, time.Now()
+		looks++
+		now, waiting := r.screen.Progress()
+		if now != written {
+			written, looks = now, 0
 		}
-		if time.Since(since) > patience {
+		if looks > unreadLooks || waiting && looks > stuckLooks {
 			return
 		}
 	}

@@ -1,11 +1,11 @@
 package follow
 
-// Written counts what the terminal has taken so far, to see whether it still
-// takes anything.
-func (s *Screen) Written() int64 {
+// Progress counts what the terminal has taken so far, to see whether it still takes
+// anything, and says whether it has been given what it has not taken yet.
+func (s *Screen) Progress() (written int64, waiting bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.written
+	return s.written, s.pending > 0
 }
 
 // Abandon gives the terminal up, as a failed write does: for a hang-up that is
