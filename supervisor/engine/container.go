@@ -162,7 +162,7 @@ func (c *Container) Processes(ctx context.Context) ([]proctree.Proc, error) {
 			err = nil // it has ended
 		}
 	}
-	return live(procs), err
+	return live(c.ordered(procs)), err
 }
 
 // Alive says whether anything of it still runs, and which processes.

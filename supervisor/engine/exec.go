@@ -1,11 +1,13 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -60,7 +62,23 @@ func (c *Container) execProcesses() []proctree.Proc {
 	for pid := range c.seen {
 		procs = append(procs, now[pid])
 	}
-	return live(procs)
+	return live(c.ordered(procs))
+}
+
+// ordered puts the first process first and then the elder before the younger, which is
+// the order for signals: a parent that saw its child die of one first would go on to its
+// own end, with a status that hides the kill.
+func (c *Container) ordered(procs []proctree.Proc) []proctree.Proc {
+	slices.SortFunc(procs, func(a, b proctree.Proc) int {
+		first := func(p proctree.Proc) int {
+			if p.PID == c.PID {
+				return 0
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(first(a), first(b)), cmp.Compare(a.Start, b.Start), cmp.Compare(a.PID, b.PID))
+	})
+	return procs
 }
 
 // execEnd asks how an exec ended. OOMKilled is whether the engine told of a kill
