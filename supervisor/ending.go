@@ -192,13 +192,7 @@ func sweep(entry, cgroup string, limit time.Duration) (ended, left int) {
 			left++
 			key := proctree.Proc{PID: p.PID, Start: p.Start}
 			seen[key] = true
-			if fd, err := unix.PidfdOpen(p.PID, 0); err == nil {
-				// The descriptor names one process; only now is it the one.
-				if now, ok := proctree.Read(p.PID); ok && now.Start == p.Start {
-					_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
-				}
-				unix.Close(fd)
-			}
+			_ = p.Signal(unix.SIGKILL) // the next look tells whether it is gone
 		}
 		if left == 0 || time.Now().After(deadline) {
 			return len(seen) - left, left

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -261,4 +263,40 @@ func TestFixInterruptedEndsAllOfIt(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTheFamilyOfARepairHasNoStrangers: a repair may be killed minutes after its first
+// process has ended, and then another one has that number.
+func TestTheFamilyOfARepairHasNoStrangers(t *testing.T) {
+	t.Parallel()
+	stranger := exec.Command("sh", "-c", "sleep 300 & echo started; wait")
+	out, err := stranger.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stranger.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, len("started\n"))); err != nil {
+		t.Fatal(err)
+	}
+	p, ok := proctree.Read(stranger.Process.Pid)
+	if !ok {
+		t.Fatal("the process is not in the table")
+	}
+	below := proctree.Descendants(p.PID)
+	before := p
+	before.Start--
+	if got := (family{first: before, mark: fixMark + "=nobody's"}).signal(nil, syscall.SIGKILL); len(got) > 0 {
+		t.Errorf("killed: %v", got)
+	}
+	for _, q := range append(below, p) {
+		if !alive(q) {
+			t.Errorf("%v did not outlive it", q)
+		}
+	}
+	if got := (family{first: p, mark: fixMark + "=nobody's"}).signal(nil, syscall.SIGKILL); len(got) != 2 {
+		t.Errorf("killed %v, want the process and its child", got)
+	}
+	_ = stranger.Wait()
 }

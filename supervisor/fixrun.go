@@ -43,12 +43,14 @@ func (f fixer) run(ctx context.Context, c preflight.Change) error {
 	cmd.WaitDelay = f.o.patience
 	err := cmd.Start()
 	if err == nil {
+		fam := family{mark: mark}
+		fam.first, _ = proctree.Read(cmd.Process.Pid) // not waited for yet, so the number is its own
 		ended := make(chan error, 1)
 		go func() { ended <- cmd.Wait() }()
 		select {
 		case err = <-ended:
 		case <-ctx.Done():
-			return f.endEarly(family{cmd.Process.Pid, mark}, ended)
+			return f.endEarly(fam, cmd.Process.Pid, ended)
 		}
 	}
 	switch {
@@ -65,7 +67,7 @@ func (f fixer) run(ctx context.Context, c preflight.Change) error {
 
 // endEarly ends a command that was interrupted and says what became of it. A command that
 // ends well all the same is done.
-func (f fixer) endEarly(fam family, ended <-chan error) error {
+func (f fixer) endEarly(fam family, pid int, ended <-chan error) error {
 	all := fam.signal(nil, syscall.SIGTERM)
 	asked := time.NewTimer(f.o.patience)
 	defer asked.Stop()
@@ -90,7 +92,7 @@ func (f fixer) endEarly(fam family, ended <-chan error) error {
 		case <-killed.C:
 			left := strings.Join(fam.left(all), ", ")
 			if left == "" {
-				left = "process " + strconv.Itoa(fam.pid)
+				left = "process " + strconv.Itoa(pid)
 			}
 			return fmt.Errorf("%w and may still be running: %s", errCutShort, left)
 		}
@@ -113,8 +115,8 @@ func (f fixer) endEarly(fam family, ended <-chan error) error {
 // family is a process with all it has started: by the tree, and by a variable of its
 // environment where its parent is gone.
 type family struct {
-	pid  int
-	mark string
+	first proctree.Proc
+	mark  string
 }
 
 // signal sends a signal to all of a family, and to those that were known of it before; it
@@ -123,7 +125,7 @@ func (f family) signal(known []proctree.Proc, sig syscall.Signal) []proctree.Pro
 	all := f.members(known)
 	for _, p := range all {
 		if alive(p) {
-			_ = syscall.Kill(p.PID, sig) // one that is gone, or not ours, is seen to afterwards
+			_ = p.Signal(sig) // one that is gone, or not ours, is seen to afterwards
 		}
 	}
 	return all
@@ -138,10 +140,11 @@ func (f family) members(known []proctree.Proc) []proctree.Proc {
 			}
 		}
 	}
-	if p, ok := proctree.Read(f.pid); ok {
+	// Minutes after its end the number of the first may be a stranger's.
+	if p, ok := proctree.Read(f.first.PID); ok && p.Start == f.first.Start {
 		add(p)
+		add(proctree.Descendants(p.PID)...)
 	}
-	add(proctree.Descendants(f.pid)...)
 	add(proctree.WithEnv(f.mark)...)
 	return all
 }

@@ -239,7 +239,7 @@ func (c *Container) signalInside(ctx context.Context, sig syscall.Signal) error 
 // Resolve, while there is memory.
 func (c *Container) Target(ctx context.Context) (string, error) {
 	pid := "pid/" + strconv.Itoa(c.PID) + "/" + strconv.FormatUint(c.start, 10)
-	permitted := c.PID > 0 && signalProc(proctree.Proc{PID: c.PID, Start: c.start}, 0) == nil
+	permitted := c.PID > 0 && (proctree.Proc{PID: c.PID, Start: c.start}).Signal(0) == nil
 	switch {
 	case c.ExecID == "" && c.api != nil:
 		return c.ID, nil

@@ -348,7 +348,7 @@ func runSuite(t *testing.T, e *enginetest.Engine, reach Reach) {
 		// As the holder does it: everything below it at once.
 		for _, p := range proctree.Descendants(os.Getpid()) {
 			if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)); p.Comm == "conmon" && strings.Contains(string(b), c.ID) {
-				_ = signalProc(p, syscall.SIGKILL)
+				_ = p.Signal(syscall.SIGKILL)
 			}
 		}
 		if err := c.Kill(within(t)); err != nil {

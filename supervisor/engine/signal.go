@@ -14,33 +14,16 @@ import (
 	"sparkrun/internal/proctree"
 )
 
-// signalProc sends sig to exactly this process: its pid may have been used
-// again since the table was read.
-func signalProc(p proctree.Proc, sig syscall.Signal) error {
-	fd, err := unix.PidfdOpen(p.PID, 0)
-	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
-		return syscall.Kill(p.PID, sig)
-	}
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if now, ok := proctree.Read(p.PID); !ok || now.Start != p.Start {
-		return unix.ESRCH
-	}
-	return unix.PidfdSendSignal(fd, sig, nil, 0)
-}
-
 // signalAll signals the processes and returns those it may not signal.
 func signalAll(procs []proctree.Proc, sig syscall.Signal) (refused []proctree.Proc) {
 	for _, p := range procs {
-		err := signalProc(p, sig)
+		err := p.Signal(sig)
 		if errors.Is(err, unix.EPERM) {
 			refused = append(refused, p)
 			continue
 		}
 		if err == nil && p.State == 'T' && sig != syscall.SIGKILL {
-			_ = signalProc(p, syscall.SIGCONT) // a stopped process handles nothing
+			_ = p.Signal(syscall.SIGCONT) // a stopped process handles nothing
 		}
 	}
 	return refused

@@ -49,7 +49,7 @@ func (s still) stop() error {
 		if p.State == 'T' || ended(p) {
 			continue
 		}
-		if err := signalProc(p, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		if err := p.Signal(0); err != nil && !errors.Is(err, unix.ESRCH) {
 			deaf = append(deaf, runsOn(p, err))
 		}
 	}
@@ -89,7 +89,7 @@ func (s still) stopOne(p proctree.Proc) (moves string, failed bool) {
 	case p.State == 't', ended(p), s.stopped[id] && !runs(p):
 		return "", false
 	}
-	err := signalProc(p, syscall.SIGSTOP)
+	err := p.Signal(syscall.SIGSTOP)
 	switch {
 	case errors.Is(err, unix.ESRCH):
 		return "", false

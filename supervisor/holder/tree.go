@@ -1,7 +1,6 @@
 package holder
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -37,25 +36,6 @@ func signalName(s syscall.Signal) string {
 	return "SIG" + strconv.Itoa(int(s))
 }
 
-// signalProc sends sig to exactly this process: its pid may have been used
-// again since the table was read.
-func signalProc(p proctree.Proc, sig syscall.Signal) error {
-	fd, err := unix.PidfdOpen(p.PID, 0)
-	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
-		return syscall.Kill(p.PID, sig)
-	}
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	// The descriptor holds one process: if the table still shows the same
-	// start time now, it is the one that was meant.
-	if now, ok := proctree.Read(p.PID); !ok || now.Start != p.Start {
-		return unix.ESRCH
-	}
-	return unix.PidfdSendSignal(fd, sig, nil, 0)
-}
-
 // signalTree sends sig to every descendant of this process and returns those
 // that got it. Members that were stopped before are woken after a signal that
 // ends, since a stopped process handles nothing but SIGKILL.
@@ -63,11 +43,11 @@ func signalTree(sig syscall.Signal) []proctree.Proc {
 	var hit []proctree.Proc
 	for _, p := range proctree.Descendants(os.Getpid()) {
 		// A zombie leader may have running threads, so it is signalled too.
-		if signalProc(p, sig) != nil {
+		if p.Signal(sig) != nil {
 			continue
 		}
 		if p.State == 'T' && sig != syscall.SIGKILL && sig != syscall.SIGSTOP && sig != syscall.SIGCONT {
-			_ = signalProc(p, syscall.SIGCONT)
+			_ = p.Signal(syscall.SIGCONT)
 		}
 		if p.State != 'Z' {
 			hit = append(hit, p)
@@ -106,7 +86,7 @@ func killTree() []proctree.Proc {
 func wakeTree(except map[procID]bool) {
 	for _, p := range proctree.Descendants(os.Getpid()) {
 		if !except[idOf(p)] {
-			_ = signalProc(p, syscall.SIGCONT)
+			_ = p.Signal(syscall.SIGCONT)
 		}
 	}
 }

@@ -136,7 +136,7 @@ func WakeMain(_ []string) int {
 		case <-limit:
 		}
 		for _, id := range order.Stopped {
-			_ = signalProc(proctree.Proc{PID: int(id[0]), Start: id[1]}, unix.SIGCONT) // one that has ended needs none
+			_ = (proctree.Proc{PID: int(id[0]), Start: id[1]}).Signal(unix.SIGCONT) // one that has ended needs none
 		}
 		return 1
 	}
