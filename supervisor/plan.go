@@ -118,8 +118,9 @@ func Plan(ctx context.Context, o PlanOptions) (Planning, error) {
 		seen = r.seenBefore()
 		r.looked = r.look(r.job)
 	}
-	typed := r.job
-	r.job.Knobs = tell(r.job.Knobs, o.Told)
+	command, typed := r.job, trained(r.job)
+	r.job = typed
+	r.job.Knobs = tell(typed.Knobs, o.Told)
 	if r.job.Image {
 		return Planning{}, failf(StatusError, "this trainer trains on images: what it takes depends on resolution and model in ways that are not reckoned here")
 	}
@@ -162,7 +163,7 @@ func Plan(ctx context.Context, o PlanOptions) (Planning, error) {
 		p.Status = PlanTight
 	}
 	if p.Status != PlanFits {
-		p.Start = r.planStart(typed, o, spec, est, p.Budget)
+		p.Start = r.planStart(command, o, spec, est, p.Budget)
 	}
 	if o.Fit {
 		if p.Fit, err = headroom.Fit(spec, p.Budget.Bytes); err != nil {
@@ -170,6 +171,15 @@ func Plan(ctx context.Context, o PlanOptions) (Planning, error) {
 		}
 	}
 	return p, nil
+}
+
+// trained is the command whose settings count: the one that a shell script starts, where
+// it is known, else the job itself.
+func trained(j job.Job) job.Job {
+	if j.Inner != nil {
+		return *j.Inner
+	}
+	return j
 }
 
 // tell puts the settings of the flags over those of the command. A setting keeps its
@@ -244,6 +254,9 @@ func (r *run) planModel(o PlanOptions) (modelsize.Size, string, error) {
 		if u := r.job.Unclear[job.Model]; u != "" {
 			why = "which model the command trains is not clear: " + u
 		}
+		if u := r.job.Opaque; u != "" {
+			why += " (" + u + "): plan the training command that it starts"
+		}
 		return modelsize.Size{}, "", failf(StatusError, "%s; give it with --model FOLDER, or its size with --params 8B", why)
 	}
 	size, err := r.readModel(name, modelWait)
@@ -277,6 +290,9 @@ func (r *run) isFolder(name string) bool {
 
 // notes collects what is to be known beside the figures.
 func (p *Planning) notes(j job.Job, o PlanOptions, seen string) {
+	if j.From != "" {
+		p.Notes = append(p.Notes, "the settings are those of the command that "+j.From+" starts")
+	}
 	p.Notes = append(p.Notes, j.Notes...)
 	for _, k := range planKnobs {
 		if why := j.Unclear[k]; why != "" && o.Told[k] == "" {

@@ -27,8 +27,13 @@ func firstStep(o Options, set *trainer.Set, lad ladder.Ladder, j job.Job) func(h
 
 // planStart finds the change to start from for an estimate that is tight or over: where
 // there is a command, a step of the run's own ladder, so that the same change is proposed
-// which a death would lead to; else one of the runbook's. nil is nothing to say.
+// which a death would lead to; else one of the runbook's. Of a shell script the ladder
+// sees the script alone, and what it starts is changed by hand. nil is nothing to say.
 func (r *run) planStart(typed job.Job, o PlanOptions, spec headroom.Spec, est headroom.Estimate, b preflight.Budget) *preflight.Step {
+	r.job = typed
+	if typed.Inner == nil {
+		r.job.Knobs = tell(typed.Knobs, o.Told)
+	}
 	rung, err := headroom.FirstRung(spec, b.Bytes)
 	if err != nil || rung.Words == "" {
 		return nil
@@ -53,12 +58,14 @@ func (r *run) planStart(typed job.Job, o PlanOptions, spec headroom.Spec, est he
 			o.Told = map[job.Knob]string{}
 		}
 		o.Told[job.GradCkpt] = "true"
-		r.job.Knobs = tell(r.job.Knobs, map[job.Knob]string{job.GradCkpt: "true"})
+		if typed.Inner == nil {
+			r.job.Knobs = tell(r.job.Knobs, map[job.Knob]string{job.GradCkpt: "true"})
+		}
 	}
 	if rung.Name == headroom.Checkpointing {
 		s := preflight.StepOf(rung)
 		s.ByHand = true
-		if err := r.makeLine(&s, typed, o, nil); err != nil {
+		if err := r.makeLine(&s, trained(typed), o, nil); err != nil {
 			s.Line, s.Changes = "", []string{}
 		}
 		return &s
@@ -94,8 +101,8 @@ func (r *run) tryStart(typed job.Job, o PlanOptions, spec headroom.Spec, est hea
 		if !v.Allowed || len(v.Changes) == 0 || slices.ContainsFunc(v.Changes, func(c trainer.Change) bool { return c.To == ladder.Half }) {
 			continue
 		}
-		j := r.job
-		j.Knobs = changed(r.job.Knobs, v.Changes)
+		j := trained(r.job)
+		j.Knobs = changed(tell(j.Knobs, o.Told), v.Changes)
 		views = append(views, v)
 		steps = append(steps, headroom.Candidate{Spec: headroom.FromJob(&j, spec.Model), Other: v.OtherExperiment})
 	}
@@ -131,7 +138,10 @@ func (r *run) byHand(typed job.Job, o PlanOptions, rung headroom.Rung, b preflig
 		return &s
 	}
 	none := "no step that ladder " + r.lad.Name + " may take here makes it fit"
-	if why := refusals(r.preview(b), rung.Name); why != "" {
+	in := trained(typed)
+	if in.From != "" {
+		none = "a run changes nothing of what " + in.From + " says"
+	} else if why := refusals(r.preview(b), rung.Name); why != "" {
 		none += " (" + why + ")"
 	}
 	// A step keeps the changes of those before it.
@@ -162,7 +172,7 @@ func (r *run) byHand(typed job.Job, o PlanOptions, rung headroom.Rung, b preflig
 	for _, k := range slices.Sorted(maps.Keys(rung.Knobs)) {
 		changes = append(changes, trainer.Change{Knob: job.Knob(k), From: r.job.Knobs[job.Knob(k)].Value, To: rung.Knobs[k]})
 	}
-	if err := r.makeLine(&s, typed, o, changes); err != nil {
+	if err := r.makeLine(&s, in, o, changes); err != nil {
 		s.Line, s.Changes = "", []string{}
 	}
 	return &s
@@ -244,8 +254,12 @@ func (r *run) makeLine(start *preflight.Step, typed job.Job, o PlanOptions, chan
 		byHand = append(byHand, "model "+known+" -> "+model)
 		start.Changes = append(start.Changes, byHand[len(byHand)-1])
 	}
-	// A line that leaves something out would be another training than the one reckoned.
-	if len(byHand) > 0 || rw.Shim != nil || slices.ContainsFunc(rw.Files, func(f trainer.File) bool { return f.Original != "" }) {
+	// A line that leaves something out would be another training than the one reckoned, and
+	// what stands in a script is the user's to change there.
+	if typed.From != "" || len(byHand) > 0 || rw.Shim != nil || slices.ContainsFunc(rw.Files, func(f trainer.File) bool { return f.Original != "" }) {
+		for i, c := range start.Changes {
+			start.Changes[i] = strings.TrimSuffix(c, " (by the shim)") // by whom, the reader decides
+		}
 		return nil
 	}
 	words := []string{o.Prog}

@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"sparkrun/internal/job"
 	"sparkrun/internal/modelsize"
 	"sparkrun/preflight"
 	"sparkrun/preflight/headroom"
@@ -133,5 +135,88 @@ func TestNoLineWithAnotherBatch(t *testing.T) {
 	s := p.Start
 	if s == nil || !s.ByHand || s.Line != "" || len(s.Changes) != 0 || !strings.Contains(s.Words, "the effective batch stays only with 8 times the gradient accumulation") {
 		t.Errorf("%+v", s)
+	}
+}
+
+// A shell script that says what it starts is planned like that command, also where flags
+// tell more; what would have to change is named, and no line is made of it. The checks say
+// the same.
+func TestWhatAScriptStartsIsPlanned(t *testing.T) {
+	t.Parallel()
+	o := planDir(t)
+	for name, text := range map[string]string{
+		"run.sh":   "#!/bin/bash\nset -e\nexec llamafactory-cli train sft.yaml \"$@\"\n",
+		"outer.sh": "#!/bin/sh\nbash run.sh\n",
+		"code.sh":  "#!/bin/sh\npython3 train.py\n",
+		"train.py": "from trl import SFTConfig, SFTTrainer\nfrom peft import LoraConfig\nargs = SFTConfig(output_dir='o', per_device_train_batch_size=4, gradient_accumulation_steps=2, max_length=8192)\nSFTTrainer(model='some/Thing-8B', args=args, peft_config=LoraConfig(r=8)).train()\n",
+	} {
+		if err := os.WriteFile(filepath.Join(o.Dir, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	llama := []string{"llamafactory-cli", "train", "sft.yaml"}
+	for _, c := range []struct {
+		script, same []string
+		told         map[job.Knob]string
+		budget       int64
+		rung, change string
+	}{
+		{[]string{"bash", "run.sh"}, llama, nil, 115e9, "shorter-packing", "cutoff_len=2048 "},
+		{[]string{"./run.sh"}, llama, nil, 115e9, "shorter-packing", "cutoff_len=2048 "},
+		{[]string{"bash", "outer.sh"}, llama, nil, 115e9, "shorter-packing", "cutoff_len=2048 "},
+		{[]string{"bash", "run.sh"}, llama, map[job.Knob]string{job.SeqLen: "4096"}, 100e9, "shorter-packing", "cutoff_len=1024 "},
+		{[]string{"bash", "run.sh", "finetuning_type=lora"}, append(llama, "finetuning_type=lora"), nil, 30e9, "shorter-packing", "cutoff_len=2048 "},
+		{[]string{"bash", "code.sh"}, []string{"python3", "train.py"}, nil, 60e9, "shorter-packing", "train.py:3: seq_len 8192 -> 2048"},
+	} {
+		name := strings.Join(c.script, " ")
+		o.Argv = c.script
+		got, err := Plan(t.Context(), PlanOptions{Options: o, Budget: c.budget, Told: c.told})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		direct := o
+		direct.Argv = c.same
+		want, err := Plan(t.Context(), PlanOptions{Options: direct, Budget: c.budget, Told: c.told})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want.Estimate, got.Estimate, cmpopts.IgnoreUnexported(headroom.Estimate{})); diff != "" {
+			t.Errorf("%s: not the estimate of what it starts (-want +got):\n%s", name, diff)
+		}
+		if diff := cmp.Diff(want.Inputs, got.Inputs); diff != "" {
+			t.Errorf("%s: settings (-want +got):\n%s", name, diff)
+		}
+		if got.Trainer == nil || *got.Trainer != *want.Trainer || !strings.Contains(strings.Join(got.Notes, "\n"), "the command that ") {
+			t.Errorf("%s: trainer %v, notes %q", name, got.Trainer, got.Notes)
+		}
+		s := got.Start
+		if s == nil || s.Rung != c.rung || !s.ByHand || s.Line != "" || !strings.Contains(strings.Join(s.Changes, "\n"), c.change) || strings.Contains(strings.Join(s.Changes, "\n"), "shim") {
+			t.Errorf("%s: start from %+v", name, s)
+			continue
+		}
+		if c.told != nil {
+			continue // the checks have no flags
+		}
+		r, err := understood(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := headroom.FromJob(r.job.Inner, modelsize.Size{Params: 8e9, From: "guessed from its name"})
+		est, err := spec.Estimate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := preflight.Budget{Known: true, Bytes: c.budget, Available: c.budget, Total: c.budget}
+		if diff := cmp.Diff(firstStep(o, r.set, r.lad, r.job)(spec, est, b), s); diff != "" {
+			t.Errorf("%s: the checks and the plan differ (-checks +plan):\n%s", name, diff)
+		}
+	}
+	o.Argv = []string{"bash", "loop.sh"}
+	if err := os.WriteFile(filepath.Join(o.Dir, "loop.sh"), []byte("#!/bin/sh\nfor i in 1 2; do llamafactory-cli train sft.yaml; done\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Plan(t.Context(), PlanOptions{Options: o, Budget: 115e9}); err == nil || !strings.Contains(err.Error(), "plan the training command that it starts") {
+		t.Errorf("a script that does not say what it starts: %v", err)
 	}
 }
