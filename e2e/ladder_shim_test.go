@@ -137,7 +137,7 @@ func TestShimMethodRung(t *testing.T) {
 	if last := p.begun()[6]; !strings.HasSuffix(last.Rung, "bf16-lora") || last.DType != "torch.bfloat16" {
 		t.Errorf("the last start: %+v", last)
 	}
-	p.says("parameters x 2 bytes x 2 copies while loading", "counted in the headers", "ANOTHER EXPERIMENT", "4-bit loading")
+	p.says(" by the estimate of a budget of ", "counted in the headers", "ANOTHER EXPERIMENT", "4-bit loading")
 	m := p.manifest()
 	if !m.OtherExperiment || m.State != "succeeded-changed" {
 		t.Errorf("run.json: another experiment %v, state %s", m.OtherExperiment, m.State)
@@ -163,7 +163,7 @@ func tinyModel(t *testing.T, dir string) {
 	t.Helper()
 	header := `{"w":{"dtype":"BF16","shape":[1000],"data_offsets":[0,2000]}}`
 	data := append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...)
-	put(t, dir, map[string]string{"config.json": `{"model_type": "llama", "torch_dtype": "bfloat16"}`, "model.safetensors": string(data) + string(make([]byte, 2000))})
+	put(t, dir, map[string]string{"config.json": `{"model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 16, "vocab_size": 20}`, "model.safetensors": string(data) + string(make([]byte, 2000))})
 }
 
 // TestShimModes: never means never, with the reason; always means in attempt 1 too, where

@@ -69,8 +69,8 @@ func loraRate(full string) string {
 	return strconv.FormatFloat(v*10, 'g', 3, 64)
 }
 
-// sixteenBit takes the quantisation away from a LoRA run: only where the weights then
-// still fit, since they become four times as large, and only after a death in training.
+// sixteenBit takes the quantisation away from a LoRA run: only where that still fits,
+// since the weights become four times as large, and only after a death in training.
 func (st *state) sixteenBit(r rung) turn {
 	s := st.s
 	switch method := st.now[job.Method].Value; method {
@@ -89,13 +89,9 @@ func (st *state) sixteenBit(r rung) turn {
 	if !w.ok {
 		return t
 	}
-	need, times := s.ModelParams.V*2, ""
-	if s.LoadDoubles == nil || *s.LoadDoubles {
-		need, times = need*2, " x 2 copies while loading"
-	}
-	sum := fmt.Sprintf("%s parameters x 2 bytes%s = %s of a budget of %s", billions(s.ModelParams.V), times, gigabytes(need), gigabytes(s.BudgetBytes.V))
-	if s.ModelFrom != "" {
-		sum += "; parameters " + s.ModelFrom
+	step := []trainer.Change{st.change(job.Method, "lora", "16-bit weights have no dequantisation buffers")}
+	if set := st.now[job.LoadIn4Bit]; set.Value != "" {
+		step = append(step, st.change(job.LoadIn4Bit, falseLike(set.Value), "16-bit weights"))
 	}
 	switch {
 	case s.Exact:
@@ -104,21 +100,55 @@ func (st *state) sixteenBit(r rung) turn {
 		return no(refused, "it did not die in training: weights of 16 bit are larger, and only the buffers of dequantising, which training has, become smaller")
 	case s.ModelQuantised != "" && !s.Allow[r.Name]:
 		return no(refused, "the model's own files are quantised (%s), so that 16 bit would need another model (--allow %s if the trainer takes the 16-bit one by itself)", s.ModelQuantised, r.Name)
-	case !s.ModelParams.OK || s.ModelParams.V <= 0:
-		return no(refused, "the size of the model is not known, so nothing says that its weights fit in 16 bit")
-	case !s.BudgetBytes.OK:
-		return no(refused, "the memory budget is not known, so nothing says that the weights fit in 16 bit")
-	case need > s.BudgetBytes.V:
-		return no(refused, "the weights do not fit in 16 bit: %s", sum)
 	}
-	step := []trainer.Change{st.change(job.Method, "lora", "16-bit weights have no dequantisation buffers")}
-	if set := st.now[job.LoadIn4Bit]; set.Value != "" {
-		step = append(step, st.change(job.LoadIn4Bit, falseLike(set.Value), "16-bit weights"))
+	sum, refusal := st.sixteenBitFits(step)
+	if refusal != "" {
+		return no(refused, "%s", refusal)
 	}
 	return turn{
 		step: step,
 		why:  fmt.Sprintf("quantised LoRA -> LoRA in bfloat16%s (%s; a different experiment)", w.shimmed(), sum),
 	}
+}
+
+// sixteenBitFits says of a step to 16-bit weights by what reckoning they fit, or why not.
+// Where the training can be reckoned, that counts; else the weights alone.
+func (st *state) sixteenBitFits(step []trainer.Change) (sum, refusal string) {
+	s := st.s
+	from := ""
+	if s.ModelFrom != "" {
+		from = "; parameters " + s.ModelFrom
+	}
+	if s.SixteenBit != nil {
+		knobs := st.now.Clone()
+		for _, c := range step {
+			set := knobs[c.Knob]
+			set.Value = c.To
+			knobs[c.Knob] = set
+		}
+		if e, ok := s.SixteenBit(knobs); ok {
+			gb := func(n int64) string { return gigabytes(float64(n)) }
+			sum = fmt.Sprintf("about %s (%s to %s) by the estimate of a budget of %s%s", gb(e.Peak), gb(e.Low), gb(e.High), gb(e.Budget), from)
+			if e.Peak > e.Budget {
+				return "", "LoRA in 16 bit does not fit: " + sum
+			}
+			return sum, ""
+		}
+	}
+	need, times := s.ModelParams.V*2, ""
+	if s.LoadDoubles == nil || *s.LoadDoubles {
+		need, times = need*2, " x 2 copies while loading"
+	}
+	sum = fmt.Sprintf("%s parameters x 2 bytes%s = %s of a budget of %s%s", billions(s.ModelParams.V), times, gigabytes(need), gigabytes(s.BudgetBytes.V), from)
+	switch {
+	case !s.ModelParams.OK || s.ModelParams.V <= 0:
+		return "", "the size of the model is not known, so nothing says that its weights fit in 16 bit"
+	case !s.BudgetBytes.OK:
+		return "", "the memory budget is not known, so nothing says that the weights fit in 16 bit"
+	case need > s.BudgetBytes.V:
+		return "", "the weights do not fit in 16 bit: " + sum
+	}
+	return sum, ""
 }
 
 // diedInTraining says whether the last death came in training itself. Where no phase is

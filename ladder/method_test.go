@@ -13,6 +13,15 @@ func TestMethodRung(t *testing.T) {
 	t.Parallel()
 	const quantised = "seq_len=1024 method=qlora load_in_4bit=true"
 	once := false
+	// The training as it would be, in 16 bit, is what is asked for.
+	peak := func(bytes int64) func(job.Knobs) (Reckoned, bool) {
+		return func(k job.Knobs) (Reckoned, bool) {
+			if k[job.Method].Value != "lora" || k[job.LoadIn4Bit].Value != "false" || k[job.SeqLen].Value != "1024" {
+				t.Errorf("reckoned with %v", k)
+			}
+			return Reckoned{Peak: bytes, Low: bytes - 10e9, High: bytes + 10e9, Budget: 106e9}, true
+		}
+	}
 	fits := func(s *Situation) { s.ModelParams, s.BudgetBytes = sample.Known(8e9), sample.Known(110e9) }
 	for _, c := range []struct {
 		name, knobs string
@@ -24,6 +33,12 @@ func TestMethodRung(t *testing.T) {
 		{"70B", quantised, func(s *Situation) { fits(s); s.ModelParams = sample.Known(70e9) }, "", "refused: the weights do not fit in 16 bit: 70.0 billion parameters x 2 bytes x 2 copies while loading = 280.0 GB of a budget of 110.0 GB"},
 		{"30B, loaded twice", quantised, func(s *Situation) { fits(s); s.ModelParams = sample.Known(30e9) }, "", "= 120.0 GB of a budget of 110.0 GB"},
 		{"30B, loaded once", quantised, func(s *Situation) { fits(s); s.ModelParams, s.LoadDoubles = sample.Known(30e9), &once }, "method qlora->lora, load_in_4bit true->false", "30.0 billion parameters x 2 bytes = 60.0 GB of"},
+		{"reckoned, and it fits although it would not twice", quantised, func(s *Situation) { fits(s); s.ModelParams = sample.Known(32.8e9); s.SixteenBit = peak(78e9) }, "method qlora->lora, load_in_4bit true->false", "LoRA in bfloat16 (about 78.0 GB (68.0 GB to 88.0 GB) by the estimate of a budget of 106.0 GB; a different experiment)"},
+		{"reckoned, and its rows do not fit although the weights would", quantised, func(s *Situation) { fits(s); s.SixteenBit = peak(130e9) }, "", "refused: LoRA in 16 bit does not fit: about 130.0 GB (120.0 GB to 140.0 GB) by the estimate of a budget of 106.0 GB"},
+		{"that cannot be reckoned", quantised, func(s *Situation) {
+			fits(s)
+			s.SixteenBit = func(job.Knobs) (Reckoned, bool) { return Reckoned{}, false }
+		}, "method qlora->lora, load_in_4bit true->false", "8.0 billion parameters x 2 bytes x 2 copies"},
 		{"of unknown size", quantised, func(s *Situation) { fits(s); s.ModelParams = sample.Num{} }, "", "refused: the size of the model is not known"},
 		{"of unknown budget", quantised, func(s *Situation) { fits(s); s.BudgetBytes = sample.Num{} }, "", "refused: the memory budget is not known"},
 		{"files of 4 bit", quantised, func(s *Situation) { fits(s); s.ModelQuantised = "bnb-4bit" }, "", "refused: the model's own files are quantised (bnb-4bit)"},

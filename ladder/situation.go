@@ -146,7 +146,10 @@ type Situation struct {
 	// ModelQuantised names the format of a model whose own files are quantised
 	// (bnb-4bit, gptq...): no switch of the trainer makes them 16 bit.
 	ModelQuantised string
-	// LoadDoubles says whether loading holds the weights twice for a while, once for
+	// SixteenBit reckons LoRA on 16-bit weights with the settings that it is given, as
+	// `sparkrun plan` does; nil, or false, where that is not known.
+	SixteenBit func(job.Knobs) (Reckoned, bool) `json:"-"`
+	// LoadDoubles is for jobs that cannot be reckoned: it says whether loading holds the weights twice for a while, once for
 	// the host and once for the device; nil is not known and taken as true.
 	LoadDoubles *bool
 	// Shim is --shim: ShimAuto (also ""), ShimAlways or ShimNever.
@@ -158,6 +161,14 @@ type Situation struct {
 	// stuck holds the knobs that the shim did not reach, each with the attempt that
 	// showed it.
 	stuck map[job.Knob]int
+}
+
+// Reckoned is an estimate of a training's memory beside what it may use, all in bytes.
+type Reckoned struct {
+	// Peak is the estimate, Low and High the range that it is in most likely.
+	Peak, Low, High int64
+	// Budget is what the training may use.
+	Budget int64
 }
 
 // Modes of the shim.

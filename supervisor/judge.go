@@ -14,6 +14,7 @@ import (
 	"sparkrun/internal/sample"
 	"sparkrun/ladder"
 	"sparkrun/ladder/oom"
+	"sparkrun/preflight/headroom"
 	"sparkrun/supervisor/gate"
 	"sparkrun/supervisor/guard"
 	"sparkrun/supervisor/hygiene"
@@ -190,7 +191,9 @@ func (r *run) situation(drop *ladder.Drop) ladder.Situation {
 		s.AgainAfter["slowdown"] = slowRestarts
 	}
 	if r.start0.Known {
-		s.BudgetBytes = sample.Known(float64(r.start0.AvailKiB) * 1024)
+		available, total := int64(r.start0.AvailKiB)*1024, int64(r.start0.TotalKiB)*1024
+		s.BudgetBytes = sample.Known(float64(available))
+		s.SixteenBit = r.sixteenBit(headroom.Budget(available, total))
 	}
 	return s
 }

@@ -2,13 +2,16 @@ package supervisor
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"time"
 
 	"sparkrun/internal/job"
 	"sparkrun/internal/modelsize"
 	"sparkrun/internal/sample"
+	"sparkrun/ladder"
 	"sparkrun/ladder/trainer"
+	"sparkrun/preflight/headroom"
 )
 
 // modelWait bounds how long explain and plan wait for the model's files: they may lie on
@@ -37,7 +40,30 @@ func (r *run) model() (params sample.Num, from, quantised string) {
 	if s := r.modelSeen.Load(); s != nil {
 		return sample.Known(float64(s.Params)), s.From, s.Quantised
 	}
-	return r.modelParams, r.modelFrom, r.modelQuantised
+	return sample.Num{}, "", ""
+}
+
+// sixteenBit reckons for the ladder what LoRA on 16-bit weights takes of a budget in
+// bytes; nil where nothing is known of the model. A model that is stored quantised counts
+// as the 16-bit one that the trainer would take in its place.
+func (r *run) sixteenBit(budget int64) func(job.Knobs) (ladder.Reckoned, bool) {
+	size := r.modelSeen.Load()
+	if size == nil || budget <= 0 {
+		return nil
+	}
+	model, j := *size, trained(r.job)
+	if model.Quantised != "" {
+		model.Quantised, model.Bytes, model.TensorBytes = "", 0, 0
+	}
+	return func(knobs job.Knobs) (ladder.Reckoned, bool) {
+		with := j
+		with.Knobs = j.Knobs.Clone()
+		maps.Copy(with.Knobs, knobs)
+		spec := headroom.FromJob(&with, model)
+		spec.Method, spec.Bits = headroom.LoRA, 0
+		e, err := spec.Estimate()
+		return ladder.Reckoned{Peak: e.Peak, Low: e.Low, High: e.High, Budget: budget}, err == nil
+	}
 }
 
 // readModel looks for a folder of that name as the trainer would see it, and else for

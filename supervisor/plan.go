@@ -243,7 +243,7 @@ func (r *run) planModel(o PlanOptions) (modelsize.Size, string, error) {
 		if err != nil {
 			return modelsize.Size{}, "", failf(StatusError, "--params %s: %w", o.Params, err)
 		}
-		r.modelParams, r.modelFrom = sample.Known(float64(size.Params)), size.From
+		r.modelRead(size)
 		return size, "", nil
 	}
 	if name == "" {
@@ -272,7 +272,6 @@ func (r *run) planModel(o PlanOptions) (modelsize.Size, string, error) {
 	case err != nil:
 		return modelsize.Size{}, "", failf(StatusError, "%w; --params 8B plans without its files", err)
 	}
-	r.modelParams, r.modelFrom, r.modelQuantised = sample.Known(float64(size.Params)), size.From, size.Quantised
 	return size, name, nil
 }
 

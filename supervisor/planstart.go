@@ -20,7 +20,7 @@ func firstStep(o Options, set *trainer.Set, lad ladder.Ladder, j job.Job) func(h
 	j.Knobs = j.Knobs.Clone()
 	return func(spec headroom.Spec, est headroom.Estimate, b preflight.Budget) *preflight.Step {
 		r := &run{o: o, set: set, lad: lad, job: j, asked: j, looked: &looked{fixed: set.Fixed(j)}}
-		r.modelParams, r.modelFrom, r.modelQuantised = sample.Known(float64(spec.Model.Params)), spec.Model.From, spec.Model.Quantised
+		r.modelRead(spec.Model)
 		return r.planStart(j, PlanOptions{Options: o}, spec, est, b)
 	}
 }
@@ -88,7 +88,7 @@ func (r *run) preview(b preflight.Budget) []ladder.RungView {
 	s := r.situation(nil)
 	// Nothing has died: whether a retry could follow is no matter.
 	s.NoRetry, s.ContainerEnds, s.Job.Nodes = false, true, 0
-	s.BudgetBytes = sample.Known(float64(b.Available))
+	s.BudgetBytes, s.SixteenBit = sample.Known(float64(b.Available)), r.sixteenBit(b.Bytes)
 	return r.lad.Preview(s)
 }
 

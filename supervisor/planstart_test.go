@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -218,5 +219,51 @@ func TestWhatAScriptStartsIsPlanned(t *testing.T) {
 	}
 	if _, err := Plan(t.Context(), PlanOptions{Options: o, Budget: 115e9}); err == nil || !strings.Contains(err.Error(), "plan the training command that it starts") {
 		t.Errorf("a script that does not say what it starts: %v", err)
+	}
+}
+
+// The ladder takes the way from QLoRA to LoRA in 16 bit where the plan of that very command
+// fits, and not where it does not: 32B fits a Spark although its weights would not fit
+// twice, and weights that fit say nothing of rows that do not.
+func TestLadderAndPlanAgreeOn16Bit(t *testing.T) {
+	t.Parallel()
+	const config = "model_name_or_path: some/Thing-%s\nstage: sft\nfinetuning_type: lora\n%scutoff_len: %d\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 8\noutput_dir: out\n"
+	b := preflight.Budget{Known: true, Bytes: 115e9, Available: 119e9, Total: 130e9}
+	for _, c := range []struct {
+		params string
+		length int
+		fits   bool
+	}{
+		{"8B", 1024, true}, {"32B", 1024, true}, {"70B", 1024, false}, {"8B", 32768, false}, {"47B", 1024, true}, {"56B", 1024, false},
+	} {
+		o := planDir(t)
+		put := func(quantised string) {
+			t.Helper()
+			if err := os.WriteFile(filepath.Join(o.Dir, "sft.yaml"), []byte(fmt.Sprintf(config, c.params, quantised, c.length)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put("")
+		want, err := Plan(t.Context(), PlanOptions{Options: o, Budget: b.Bytes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		put("quantization_bit: 4\n")
+		o.Deny = []string{"shorter-packing"}
+		r, err := understood(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.looked = &looked{fixed: r.set.Fixed(r.job)}
+		r.measureModel(modelWait)
+		taken, reason := false, ""
+		for _, v := range r.preview(b) {
+			if v.Action == "4bit-to-16bit" {
+				taken, reason = v.Allowed, v.Reason
+			}
+		}
+		if taken != c.fits || taken != (want.Estimate.Peak <= b.Bytes) || !strings.Contains(reason, "about "+headroom.GB(want.Estimate.Peak)[:2]) {
+			t.Errorf("%s, rows of %d: taken %v (%s); the plan has %s of %s", c.params, c.length, taken, reason, headroom.GB(want.Estimate.Peak), headroom.GB(b.Bytes))
+		}
 	}
 }

@@ -116,13 +116,7 @@ type run struct {
 	// lookedBack is closed when earlier runs without an end have been told.
 	lookedBack chan struct{}
 	advice     []string
-	// modelParams counts the base model's parameters, modelFrom says what told; known
-	// before the first attempt starts.
-	modelParams sample.Num
-	modelFrom   string
-	// modelQuantised names the format of weights that are quantised on disk already.
-	modelQuantised string
-	// modelSeen is what the model's files said, before these three; it may come late.
+	// modelSeen is what the base model's files or its name said; it may come late.
 	modelSeen atomic.Pointer[modelsize.Size]
 	// refused are the knobs that could not be turned in this command when it was
 	// tried, with the reason.
