@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // Arch is the shape of a decoder, from its config.json. A field that is not told is 0
@@ -218,11 +221,71 @@ func (c *config) size(names ...string) int64 {
 // do not say enough.
 func (c config) estimate() int64 { return c.arch.Split(c.experts).Sum() }
 
+// layerName has the number of a block in the name of a tensor.
+var layerName = regexp.MustCompile(`(?:^|\.)(?:layers|h|blocks|block)\.(\d{1,4})\.`)
+
+// otherTowers are words in the names of tensors that are not the language model's.
+var otherTowers = []string{"vision", "visual", "audio"}
+
+// shape is what the tensors themselves say of a decoder, for configs that leave sizes to
+// the defaults of a library (Gemma 3 has no vocab_size) or cannot be read. Nothing of a
+// mixture, whose blocks are not alike.
+func (c *count) shape() Arch {
+	a := Arch{Matrices: 2}
+	for _, t := range c.files {
+		name := strings.ToLower(t.name)
+		if slices.ContainsFunc(otherTowers, func(w string) bool { return strings.Contains(name, w) }) {
+			continue
+		}
+		kind := kindOf(t.name)
+		plain := t.dims == 2 && (t.dtype == "BF16" || t.dtype == "F16" || t.dtype == "F32") && t.first <= maxSize && t.last <= maxSize
+		switch {
+		case kind == expertPart:
+			return Arch{}
+		case plain && (kind == embeddingPart || kind == headPart) && t.first > a.Vocab:
+			a.Vocab, a.Hidden = t.first, t.last
+		case plain && strings.HasSuffix(name, "mlp.down_proj.weight"):
+			a.Intermediate = max(a.Intermediate, t.last)
+		case strings.HasSuffix(name, "mlp.gate_proj.weight"), strings.HasSuffix(name, "mlp.gate_up_proj.weight"):
+			a.Matrices = 3
+		}
+		if m := layerName.FindStringSubmatch(name); m != nil {
+			n, _ := strconv.ParseInt(m[1], 10, 64) // four digits at most
+			a.Layers = max(a.Layers, n+1)
+		}
+	}
+	return a
+}
+
+// with fills in what is not told by what was seen in the tensors, where the two go
+// together.
+func (a Arch) with(seen Arch) Arch {
+	switch {
+	case a.Known() || !seen.Known() || a.Hidden > 0 && a.Hidden != seen.Hidden:
+		return a
+	case a.Hidden == 0:
+		// The other sizes are no use without it, and were made of it.
+		seen.Type, seen.MaxPositions, seen.SlidingWindow, seen.Tied = a.Type, a.MaxPositions, a.SlidingWindow, a.Tied
+		return seen
+	}
+	if a.Layers == 0 {
+		a.Layers = seen.Layers
+	}
+	if a.Vocab == 0 {
+		a.Vocab = seen.Vocab
+	}
+	return a
+}
+
 // describe adds what the config tells to a size. A shape that does not go with the
 // weights is that of something else: it is not used.
 func (c config) describe(s Size) Size {
 	s.Notes = append(s.Notes, c.notes...)
 	s.Fault = c.fault
+	if c.experts == 0 {
+		c.arch = c.arch.with(s.Arch)
+	}
+	s.Arch = Arch{}
 	split := c.arch.Split(c.experts)
 	told := split.Sum()
 	if told > 0 && s.Exact && s.Params > 0 && (told/4 > s.Params || told < s.Params/10) {

@@ -3,6 +3,7 @@ package modelsize
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -50,6 +51,11 @@ func TestArch(t *testing.T) {
 		},
 		"a model of text and images": {
 			`{"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 10240, "vocab_size": 262208, "sliding_window": 1024, "max_position_embeddings": 131072}}`,
+			Arch{Type: "gemma3_text", Hidden: 2560, Layers: 34, Heads: 8, KVHeads: 4, HeadDim: 256, Intermediate: 10240, Matrices: 3, Vocab: 262208, Tied: true, MaxPositions: 131072, SlidingWindow: 1024},
+			3.88e9,
+		},
+		"one that leaves sizes to the library": {
+			`{"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34, "intermediate_size": 10240, "sliding_window": 1024}}`,
 			Arch{Type: "gemma3_text", Hidden: 2560, Layers: 34, Heads: 8, KVHeads: 4, HeadDim: 256, Intermediate: 10240, Matrices: 3, Vocab: 262208, Tied: true, MaxPositions: 131072, SlidingWindow: 1024},
 			3.88e9,
 		},
@@ -104,6 +110,49 @@ func TestPartsAreCounted(t *testing.T) {
 	write(t, filepath.Join(dir, "config.json"), `{"tie_word_embeddings": true}`)
 	if tied := mustRead(t, Place{}, dir); tied.TensorBytes != s.TensorBytes-3200 || tied.Params != s.Params || tied.Bytes != s.Bytes {
 		t.Errorf("%+v", tied)
+	}
+}
+
+// Sizes that the config does not tell, or not in words that are understood, are taken from
+// the tensors; never from those of another tower, of another model, or of a mixture.
+func TestShapeFromTheTensors(t *testing.T) {
+	t.Parallel()
+	dense := map[string]part{
+		"language_model.model.embed_tokens.weight":                  {"BF16", []int64{1000, 64}},
+		"language_model.model.layers.0.mlp.down_proj.weight":        {"BF16", []int64{64, 256}},
+		"language_model.model.layers.0.mlp.gate_proj.weight":        {"BF16", []int64{256, 64}},
+		"language_model.model.layers.2.self_attn.q_proj.weight":     {"BF16", []int64{64, 64}},
+		"vision_tower.encoder.layers.9.mlp.down_proj.weight":        {"BF16", []int64{32, 512}},
+		"vision_tower.embeddings.word_embeddings.weight":            {"BF16", []int64{9000, 32}},
+		"language_model.model.layers.1.mlp.down_proj.weight.absmax": {"F32", []int64{7000, 7000}},
+	}
+	mixture := map[string]part{"model.layers.0.mlp.experts.0.up_proj.weight": {"BF16", []int64{32, 64}}}
+	maps.Copy(mixture, dense)
+	seen := Arch{Hidden: 64, Layers: 3, Vocab: 1000, Intermediate: 256, Matrices: 3}
+	told := Arch{Type: "thing", Hidden: 64, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 16, Intermediate: 200, Matrices: 3, Vocab: 1000}
+	for name, c := range map[string]struct {
+		config  string
+		tensors map[string]part
+		want    Arch
+	}{
+		"no vocabulary":            {`{"model_type": "thing", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 200}`, dense, told},
+		"nothing that is a size":   {`{"model_type": "thing", "hidden_size": "64", "num_hidden_layers": true, "vocab_size": [1]}`, dense, Arch{Type: "thing", Hidden: 64, Layers: 3, Vocab: 1000, Intermediate: 256, Matrices: 3}},
+		"torn":                     {`{"model_type": `, dense, seen},
+		"everything is told":       {`{"model_type": "thing", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 200, "vocab_size": 999}`, dense, func() Arch { a := told; a.Vocab = 999; return a }()},
+		"of another width":         {`{"model_type": "thing", "hidden_size": 32, "num_hidden_layers": 3}`, dense, Arch{}},
+		"a mixture":                {`{"model_type": "thing"}`, mixture, Arch{}},
+		"a mixture, by its config": {`{"model_type": "thing", "num_experts": 8}`, dense, Arch{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			weights(t, filepath.Join(dir, "model.safetensors"), c.tensors)
+			write(t, filepath.Join(dir, "config.json"), c.config)
+			s := mustRead(t, Place{}, dir)
+			if s.Arch != c.want || !s.Exact {
+				t.Errorf("%+v\nwant %+v", s.Arch, c.want)
+			}
+		})
 	}
 }
 

@@ -113,6 +113,12 @@ func (p Place) readConfig(dir string) config {
 		fields = merged
 		break
 	}
+	kind, _ := fields["model_type"].(string)
+	for k, v := range leftOut[kind] {
+		if old, there := fields[k]; !there || old == nil {
+			fields[k] = v
+		}
+	}
 	c.fields = fields
 	c.dtype = dtypeWord(c.text("dtype", "torch_dtype"))
 	c.dir = dir
@@ -132,6 +138,12 @@ func (p Place) readConfig(dir string) config {
 	c.quantised, c.bits = quantisation(quant)
 	c.arch = c.readArch()
 	return c
+}
+
+// leftOut are sizes that the configs of published models leave to the defaults of
+// transformers (5.24): those of Gemma 3 have no vocab_size, and the 4B one no heads.
+var leftOut = map[string]map[string]float64{
+	"gemma3_text": {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072},
 }
 
 // object reads a JSON object; nil where there is none that can be read.

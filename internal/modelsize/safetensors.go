@@ -60,6 +60,8 @@ type tensor struct {
 	name, dtype string
 	n           int64
 	dims        int
+	// first and last are the outer dimensions of the shape; 0 where it has none.
+	first, last int64
 	bytes       int64
 }
 
@@ -144,7 +146,11 @@ func readHeader(r io.Reader) (tensors []tensor, end int64, err error) {
 		}
 		sum += stop - begin
 		end = max(end, stop)
-		tensors = append(tensors, tensor{name: name, dtype: e.DType, n: n, dims: len(e.Shape), bytes: stop - begin})
+		t := tensor{name: name, dtype: e.DType, n: n, dims: len(e.Shape), bytes: stop - begin}
+		if t.dims > 0 {
+			t.first, t.last = e.Shape[0], e.Shape[t.dims-1]
+		}
+		tensors = append(tensors, t)
 	}
 	if _, err := d.Token(); err != nil {
 		return nil, 0, fmt.Errorf("it ends too early: %w", err)
@@ -239,6 +245,7 @@ func (c *count) size(cfg config, path string) Size {
 			s.TensorBytes -= t.bytes
 		}
 	}
+	s.Arch = c.shape()
 	for _, d := range sortedKeys(c.params) {
 		if s.DType == "" || c.params[d] > c.params[s.DType] {
 			s.DType = d
