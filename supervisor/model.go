@@ -60,7 +60,7 @@ func (r *run) sixteenBit(budget int64) func(job.Knobs) (ladder.Reckoned, bool) {
 		with.Knobs = j.Knobs.Clone()
 		maps.Copy(with.Knobs, knobs)
 		spec := headroom.FromJob(&with, model)
-		spec.Method, spec.Bits = headroom.LoRA, 0
+		spec.Method, spec.Bits, spec.WeightDType = headroom.LoRA, 0, "bfloat16" // which the step forces
 		e, err := spec.Estimate()
 		return ladder.Reckoned{Peak: e.Peak, Low: e.Low, High: e.High, Budget: budget}, err == nil
 	}

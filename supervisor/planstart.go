@@ -42,7 +42,7 @@ func (r *run) planStart(typed job.Job, o PlanOptions, spec headroom.Spec, est he
 	if rung.Name == headroom.Smaller && elsewhere != "" {
 		return &preflight.Step{Words: elsewhere, Knobs: map[string]string{}, Changes: []string{}}
 	}
-	if len(o.Argv) == 0 || headroom.OnlyLoading(est, b.Bytes) || est.Impossible != "" || rung.Name == "" && est.MethodAssumed {
+	if len(o.Argv) == 0 || headroom.OnlyLoading(est, b.Bytes) || est.Impossible != "" || rung.Name == "" && (est.MethodAssumed || est.Loads32) {
 		s := preflight.StepOf(rung)
 		return &s
 	}

@@ -267,3 +267,34 @@ func TestLadderAndPlanAgreeOn16Bit(t *testing.T) {
 		}
 	}
 }
+
+// Weights that are loaded in 32 bit only because nobody tells their type are the first
+// thing to change.
+func TestStartWithTheType(t *testing.T) {
+	t.Parallel()
+	o := planDir(t)
+	for name, text := range map[string]string{
+		"env/bin/python": "", "env/pyvenv.cfg": "home = /usr/bin\n",
+		"env/lib/python3.12/site-packages/trl-1.16.0.dist-info/METADATA": "Name: trl\nVersion: 1.16.0\n",
+	} {
+		path := filepath.Join(o.Dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o.Argv = strings.Fields("env/bin/python -m trl.scripts.sft --model_name_or_path some/Thing-32B --use_peft --max_length 1024 --per_device_train_batch_size 1")
+	p, err := Plan(t.Context(), PlanOptions{Options: o, Budget: 115e9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Outcome.Verdict != headroom.Over || p.Outcome.Blocks || p.Start == nil || !strings.Contains(p.Start.Words, "tell the type of the weights") || p.Start.Peak > 80e9 {
+		t.Errorf("%+v, start from %+v", p.Outcome, p.Start)
+	}
+	o.Argv = append(o.Argv, "--dtype", "bfloat16")
+	if p, err = Plan(t.Context(), PlanOptions{Options: o, Budget: 115e9}); err != nil || p.Outcome.Verdict != headroom.Fits {
+		t.Errorf("with it: %+v, %v", p.Outcome, err)
+	}
+}

@@ -148,8 +148,12 @@ func TestMemorySettings(t *testing.T) {
 			"env/bin/python": "", "env/pyvenv.cfg": "home = /usr/bin\n",
 			"env/lib/python3.12/site-packages/trl-" + version + ".dist-info/METADATA": "Name: trl\nVersion: " + version + "\n",
 			"t.py": "from trl import SFTTrainer, SFTConfig\nSFTTrainer(model='a/b-8B', args=SFTConfig(output_dir='o')).train()\n",
-			"h.py": hfModel + hfArgs,
+			"h.py": hfModel + hfArgs, "typed.py": hfModel + hfArgs + "model = model.to(torch.bfloat16)\n",
 		}
+	}
+	with := func(files map[string]string, name, version string) map[string]string {
+		files["env/lib/python3.12/site-packages/"+name+"-"+version+".dist-info/METADATA"] = "Name: " + name + "\nVersion: " + version + "\n"
+		return files
 	}
 	for _, c := range []struct {
 		files map[string]string
@@ -174,6 +178,17 @@ func TestMemorySettings(t *testing.T) {
 		{installed("1.16.0"), "env/bin/python t.py", map[string]string{"fused_loss": "true"}},
 		{installed("0.24.0"), "env/bin/python t.py", map[string]string{"fused_loss": "false"}},
 		{installed("1.16.0"), "env/bin/python h.py", map[string]string{"fused_loss": ""}},
+		// The type that weights are loaded in where none is told.
+		{nil, "trl sft --model_name_or_path a/b-8B", map[string]string{"load_dtype": "perhaps"}},
+		{installed("1.16.0"), "env/bin/python -m trl.scripts.sft --model_name_or_path a/b-8B", map[string]string{"load_dtype": "float32"}},
+		{installed("0.29.1"), "env/bin/python t.py", map[string]string{"load_dtype": "float32"}},
+		{with(installed("0.24.0"), "transformers", "5.6.0"), "env/bin/python -m trl.scripts.sft --model_name_or_path a/b-8B", map[string]string{"load_dtype": "auto"}},
+		{with(installed("0.24.0"), "transformers", "4.56.2"), "env/bin/python -m trl.scripts.sft --model_name_or_path a/b-8B", map[string]string{"load_dtype": "float32"}},
+		{with(installed("1.16.0"), "transformers", "5.24.0"), "env/bin/python h.py", map[string]string{"load_dtype": "auto"}},
+		{with(installed("0.24.0"), "transformers", "4.56.2"), "env/bin/python h.py", map[string]string{"load_dtype": "float32"}},
+		{installed("0.24.0"), "env/bin/python h.py", map[string]string{"load_dtype": "perhaps"}},
+		{with(installed("0.24.0"), "transformers", "4.56.2"), "env/bin/python typed.py", map[string]string{"load_dtype": "told"}},
+		{lf("finetuning_type: lora\n"), "llamafactory-cli train c.yaml", map[string]string{"load_dtype": ""}},
 	} {
 		j := understoodIn(t, c.files, c.argv)
 		for _, k := range slices.Sorted(maps.Keys(c.want)) {

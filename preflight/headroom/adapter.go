@@ -2,15 +2,23 @@ package headroom
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
 // adapter is what LoRA adds.
 type adapter struct {
 	params float64
+	// most counts the experts' layers too, where it is not known whether they have one.
+	most float64
 	// inputs is the width of the inputs of all adapted layers of a block together.
 	inputs float64
 	how    string
+}
+
+// bytes is so many bytes for each of its parameters.
+func (a adapter) bytes(each float64) weighed {
+	return weighed{a.params * each, a.params * each, a.most * each}
 }
 
 // linear is a kind of linear layer in a block.
@@ -74,6 +82,7 @@ func (p *plan) adapters() adapter {
 		}
 		told[t] = true
 	}
+	mayHave := all && !slices.Contains(p.t.Adapter.FusedExperts, p.arch.Type)
 	if len(p.Targets) == 0 {
 		p.assume("adapters on all linear layers%s", map[bool]string{true: " but the experts"}[p.Model.Experts > 1])
 	}
@@ -85,11 +94,16 @@ func (p *plan) adapters() adapter {
 		for _, n := range l.names {
 			on = on || told[n]
 		}
+		size := layers * l.times * rank * (l.in + l.out)
 		if !on {
+			if mayHave && l.expert {
+				a.most += size
+			}
 			continue
 		}
 		matched = true
-		a.params += layers * l.times * rank * (l.in + l.out)
+		a.params += size
+		a.most += size
 		a.inputs += l.active * l.in
 	}
 	if !matched {
@@ -97,6 +111,10 @@ func (p *plan) adapters() adapter {
 		p.Targets = nil
 		a = p.adapters()
 		return a
+	}
+	if more := a.most - a.params; more > 0 {
+		each := p.t.Adapter.WeightBytes + p.t.Adapter.GradientBytes + p.opt.Bytes
+		p.note("where the library keeps the experts as layers of their own (transformers before 5), all linear layers are theirs too: %s more", GB(bytesOf(more*each)))
 	}
 	a.how = fmt.Sprintf("%s parameters of rank %d", count(a.params), p.Rank)
 	return a

@@ -30,6 +30,9 @@ type plan struct {
 	impossible    string
 	// trained are the parameters that are trained; layers the blocks that keep activations.
 	trained, layers float64
+	// loads32 says that weights are loaded in 32 bit since nobody tells a type, may32 that
+	// they may be.
+	loads32, may32 bool
 	// assumedCheckpoint says that nobody told whether activations are checkpointed.
 	assumedCheckpoint bool
 	// likeDense says that the shape is that of a usual dense model: its MLP stands for all
@@ -180,10 +183,33 @@ func (p *plan) whatTrains() {
 	}
 }
 
+// In16Bit is how a command is told to load its weights in 16 bit.
+const In16Bit = "dtype bfloat16, in older versions torch_dtype"
+
 func (p *plan) weightType() {
 	p.dtype = dtypeOf(p.WeightDType)
 	if autocast(p.WeightDType) && p.MixedPrecision == NotTold {
 		p.MixedPrecision = On
+	}
+	switch load := p.LoadDType; {
+	case p.dtype != "" || p.Method == QLoRA || p.Model.Quantised != "":
+	case strings.EqualFold(p.WeightDType, "auto"), p.WeightDType == "" && load == "auto":
+		if p.Model.DType == "F32" {
+			p.dtype = "fp32"
+			p.assume("weights in fp32, as the files have them")
+		}
+	case p.WeightDType == "" && dtypeOf(load) != "":
+		p.dtype = dtypeOf(load)
+		p.loads32 = p.dtype == "fp32"
+		p.assume("weights in %s, which the installed libraries load where no type is told", p.dtype)
+	case p.WeightDType == "" && load == "perhaps":
+		p.may32 = true
+	}
+	switch per := p.t.DTypes["fp32"] - p.t.DTypes["bf16"]; {
+	case p.loads32:
+		p.note("nothing tells the type of the weights: in 16 bit (%s) they take %s less", In16Bit, GB(bytesOf(p.params*per)))
+	case p.may32:
+		p.note("nothing tells the type of the weights, and some versions of the libraries load them in 32 bit then, which takes %s more: %s", GB(bytesOf(p.params*per)), In16Bit)
 	}
 	if p.dtype == "" {
 		p.dtype = p.t.Assume.DType

@@ -70,6 +70,8 @@ type Estimate struct {
 	// those.
 	MethodAssumed bool  `json:"-"`
 	AllWeights    int64 `json:"-"`
+	// Loads32 says that the weights are loaded in 32 bit for want of a word about their type.
+	Loads32 bool `json:"-"`
 	// Impossible says why it cannot be trained as it is told; "" where it can.
 	Impossible string `json:"-"`
 
@@ -139,7 +141,7 @@ func (p *plan) estimate() Estimate {
 		add(TermReference, weighed{weights.low, 0, weights.value}, false, "the frozen model that the losses are compared with")
 	}
 	if p.Method != Full {
-		add(TermAdapter, fixed(p.adapter.params*p.t.Adapter.WeightBytes), false, "%s in 32 bit", p.adapter.how)
+		add(TermAdapter, p.adapter.bytes(p.t.Adapter.WeightBytes), false, "%s in 32 bit", p.adapter.how)
 	}
 	grads := p.gradients()
 	add(TermGradients, grads.weighed, false, "%s", grads.how)
@@ -151,6 +153,9 @@ func (p *plan) estimate() Estimate {
 	block := math.Max(0, act.block-logits.value)
 	dynamic := act.kept + block + logits.value
 	rows := p.t.Rows.Low
+	if p.Packed {
+		rows = 1
+	}
 	add(TermActivations, weighed{act.kept + block, (act.kept + math.Max(0, act.block-logits.low)) * rows, act.kept + block}, false, "%s", act.how)
 	add(TermLogits, weighed{logits.value, logits.low * rows, logits.high}, false, "%s", logits.how)
 	if v, how := p.dequantised(); v > 0 {
@@ -186,7 +191,7 @@ func (p *plan) estimate() Estimate {
 	e.Weights, e.WeightsLeast = bytesOf(weights.value), bytesOf(weights.least)
 	e.WeightsExact = weights.exact
 	e.Checkpoint, e.CheckpointHow = p.checkpoint(state.value)
-	e.Impossible = p.impossible
+	e.Impossible, e.Loads32 = p.impossible, p.loads32
 	if p.assumedCheckpoint {
 		other := *p
 		other.GradCheckpoint = SwitchOf(p.GradCheckpoint != On)

@@ -39,6 +39,7 @@ func FromJob(j *job.Job, model modelsize.Size) Spec {
 	if on, ok := truth(text(job.GradCkpt)); ok {
 		s.GradCheckpoint = SwitchOf(on)
 	}
+	s.Packed, _ = truth(text(job.Packing))
 	s.Attention = text(job.Attention)
 	s.Nodes, s.Image = int64(j.Nodes), j.Image
 	if four, ok := truth(text(job.LoadIn4Bit)); ok && four && (s.Method == LoRA || s.Method == "") {
@@ -50,6 +51,9 @@ func FromJob(j *job.Job, model modelsize.Size) Spec {
 	}
 	s.Objective = j.Objective
 	s.fromMemory(j.Memory)
+	if j.Unclear[job.DType] != "" {
+		s.LoadDType = ""
+	}
 	// Unsloth's loss never holds all logits.
 	if strings.HasPrefix(j.Profile, "unsloth") {
 		s.FusedLoss = On
@@ -73,6 +77,7 @@ func (s *Spec) fromMemory(m job.Knobs) {
 	if on, ok := truth(text("master_weights")); ok {
 		s.MixedPrecision = SwitchOf(on)
 	}
+	s.LoadDType = text("load_dtype")
 	if kind := text("optimizer_kind"); kind != "" {
 		s.Optimizer = kind
 	}

@@ -47,6 +47,13 @@ func FirstRung(s Spec, budget int64) (Rung, error) {
 			return Rung{Peak: e.Peak, Words: fmt.Sprintf("find out first how it is trained, and tell it (--method full, lora or qlora): an adapter fits as it is, all weights would take about %s", GB(e.AllWeights))}, nil
 		}
 	}
+	if e.Loads32 {
+		with := now
+		with.WeightDType = "bf16"
+		if own, err := with.Estimate(); err == nil && Judge(own, budget).Verdict == Fits {
+			return Rung{Peak: own.Peak, Words: fmt.Sprintf("tell the type of the weights (%s): nothing does, so they are loaded in 32 bit; then about %s", In16Bit, GB(own.Peak))}, nil
+		}
+	}
 	if with, ok := Checkpointed(now); ok {
 		on, err := with.Estimate()
 		if err != nil {

@@ -51,6 +51,9 @@ type Spec struct {
 	// WeightDType is the type the weights are trained in: bf16, fp16 or fp32, in any of
 	// the spellings of trainers.
 	WeightDType string
+	// LoadDType is the type that the weights are loaded in where WeightDType is not told:
+	// float32, auto (as in the files), perhaps (one of the two); "" is not known.
+	LoadDType string
 	// Bits is the width of weights that are quantised while they are loaded (QLoRA); 0 is not
 	// told and taken for 4.
 	Bits int64
@@ -66,6 +69,8 @@ type Spec struct {
 	Targets []string
 	// MicroBatch is the rows of one forward pass on one device, SeqLen the tokens of one.
 	MicroBatch, SeqLen int64
+	// Packed says that rows are filled up to SeqLen.
+	Packed bool
 	// GradCheckpoint is activation checkpointing.
 	GradCheckpoint Switch
 	// Attention is the implementation: eager, sdpa, flash_attention_2...

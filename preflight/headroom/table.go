@@ -37,6 +37,8 @@ type table struct {
 	Adapter struct {
 		WeightBytes   float64 `yaml:"weight_bytes"`
 		GradientBytes float64 `yaml:"gradient_bytes"`
+		// FusedExperts are types of mixtures whose experts are no linear layers.
+		FusedExperts []string `yaml:"fused_experts"`
 	} `yaml:"adapter"`
 	Mixed struct {
 		WeightBytes   float64 `yaml:"weight_bytes"`

@@ -40,6 +40,12 @@ func (p *plan) weights() weights {
 			// Many trainers keep trained weights in 32 bit whatever they compute in.
 			w.high = (p.params-p.trained)*per + p.trained*t.Mixed.WeightBytes
 		}
+		if p.Method == Full && p.loads32 && p.MixedPrecision == NotTold {
+			w.high += p.trained * t.Mixed.CastBytes
+		}
+		if p.may32 {
+			w.high = p.params * t.DTypes["fp32"]
+		}
 		w.least = p.params * math.Min(per, t.DTypes["bf16"])
 		w.how = fmt.Sprintf("%s parameters in %s, %g bytes each", count(p.params), p.dtype, per)
 	case p.Model.Quantised != "":
@@ -117,7 +123,7 @@ func (p *plan) gradients() term {
 	t := p.t
 	switch {
 	case p.Method != Full:
-		return term{fixed(p.adapter.params * t.Adapter.GradientBytes), "of the adapter only"}
+		return term{p.adapter.bytes(t.Adapter.GradientBytes), "of the adapter only"}
 	case strings.Contains(strings.ToLower(p.opt.Name), "lomo"):
 		return term{fixed(0), ""} // used up layer by layer
 	case p.MixedPrecision == On || p.dtype == "fp32":
@@ -144,6 +150,9 @@ func (p *plan) state() term {
 		v = (trained-apart)*p.opt.Bytes + apart*p.opt.Embeddings
 	}
 	w := fixed(v)
+	if p.Method != Full {
+		w = p.adapter.bytes(p.opt.Bytes)
+	}
 	if p.opt.Follows && p.Method == Full && p.dtype != "fp32" {
 		switch p.MixedPrecision {
 		case Off:
