@@ -254,8 +254,11 @@ func (r *run) planModel(o PlanOptions) (modelsize.Size, string, error) {
 		if u := r.job.Unclear[job.Model]; u != "" {
 			why = "which model the command trains is not clear: " + u
 		}
-		if u := r.job.Opaque; u != "" {
-			why += " (" + u + "): plan the training command that it starts"
+		switch notes := r.job.Notes; {
+		case r.job.Opaque != "":
+			why += " (" + r.job.Opaque + "): plan the training command that it starts"
+		case len(notes) > 0:
+			why += " (" + strings.Join(notes, "; ") + ")"
 		}
 		return modelsize.Size{}, "", failf(StatusError, "%s; give it with --model FOLDER, or its size with --params 8B", why)
 	}
@@ -264,15 +267,25 @@ func (r *run) planModel(o PlanOptions) (modelsize.Size, string, error) {
 	case errors.Is(err, modelsize.ErrUnknown) && r.isFolder(name):
 		return modelsize.Size{}, "", failf(StatusError, "%w; name the folder of the model with --model FOLDER, or its size with --params 8B", err)
 	case errors.Is(err, modelsize.ErrUnknown):
-		fetch := ""
-		if owner, _, ok := strings.Cut(name, "/"); ok && owner != "" && !strings.HasPrefix(owner, ".") && !strings.HasPrefix(owner, "~") {
-			fetch = "; its configuration alone is enough: hf download " + shellLine([]string{name}) + " config.json"
+		fetch := fetchConfig(name)
+		if fetch != "" {
+			fetch = "; its configuration alone is enough: " + fetch
 		}
 		return modelsize.Size{}, "", failf(StatusError, "%w; give its size with --params 8B, or name a folder with --model FOLDER%s", err, fetch)
 	case err != nil:
 		return modelsize.Size{}, "", failf(StatusError, "%w; --params 8B plans without its files", err)
 	}
 	return size, name, nil
+}
+
+// fetchConfig is the command that fetches a model's configuration, which is enough to
+// reckon with; "" where the name is none of the hub's.
+func fetchConfig(name string) string {
+	owner, model, ok := strings.Cut(name, "/")
+	if !ok || owner == "" || model == "" || strings.Contains(model, "/") || strings.HasPrefix(owner, ".") || strings.HasPrefix(owner, "~") {
+		return ""
+	}
+	return "hf download " + shellLine([]string{name}) + " config.json"
 }
 
 // isFolder says whether a model's name is a folder that the trainer would see.
@@ -301,6 +314,9 @@ func (p *Planning) notes(j job.Job, o PlanOptions, seen string) {
 			}
 			p.Notes = append(p.Notes, words)
 		}
+	}
+	if fetch := fetchConfig(p.Model.Name); p.Model.From == modelsize.FromName && fetch != "" && j.Container == nil {
+		p.Notes = append(p.Notes, "the size of the model is guessed from its name, and its shape assumed: its configuration alone tells both ("+fetch+")")
 	}
 	if seen != "" {
 		p.Notes = append(p.Notes, "settings in the code are as the shim saw them in "+seen)

@@ -1,6 +1,8 @@
 package supervisor
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -85,5 +87,47 @@ func TestPlanTextIsNoWiderThanTheTerminal(t *testing.T) {
 	}
 	if text := p.Text(80, true); !strings.Contains(text, "\x1b[1;31mover\x1b[0m: about 120.0 GB") {
 		t.Errorf("the verdict has no colour:\n%s", text)
+	}
+}
+
+// What is guessed, or not known, comes with the way to know it.
+func TestPlanSaysWhatToFetch(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		argv, want string
+		err        bool
+	}{
+		{"trl sft --model_name_or_path some/Thing-8B --use_peft", "hf download some/Thing-8B config.json", false},
+		{"trl sft --model_name_or_path some/thing --use_peft", "hf download some/thing config.json", true},
+		{"axolotl train gone.yml", "gone.yml: file does not exist", true},
+		{"axolotl train torn.yml", "torn.yml: line 2: not YAML", true},
+		{"python3 gone.py", "gone.py: no such file", true},
+		{"docker compose run train", "plan the training command that it starts", true},
+	} {
+		o := planDir(t)
+		if err := os.WriteFile(filepath.Join(o.Dir, "torn.yml"), []byte("base_model: [unclosed\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		o.Argv = strings.Fields(c.argv)
+		p, err := Plan(t.Context(), PlanOptions{Options: o, Budget: 115e9})
+		said := strings.Join(p.Notes, "\n")
+		if err != nil {
+			said = err.Error()
+		}
+		if (err != nil) != c.err || !strings.Contains(said, c.want) {
+			t.Errorf("%s: %q lacks %q", c.argv, said, c.want)
+		}
+	}
+	for _, o := range []PlanOptions{
+		{Told: map[job.Knob]string{job.Model: "./Thing-8B"}}, {Params: "8B"},
+		{Options: Options{Argv: strings.Fields("docker run img trl sft --model_name_or_path some/Thing-8B")}},
+	} {
+		dir := planDir(t)
+		dir.Argv = o.Argv
+		o.Options, o.Budget = dir, 115e9
+		p, err := Plan(t.Context(), o)
+		if err != nil || strings.Contains(strings.Join(p.Notes, "\n"), "hf download") {
+			t.Errorf("%q %v: %q, %v", o.Argv, o.Told, p.Notes, err)
+		}
 	}
 }

@@ -59,6 +59,9 @@ type Size struct {
 	Fault   string `json:"fault,omitempty"`
 }
 
+// FromName is Size.From of a size that nothing but the model's name tells.
+const FromName = "guessed from its name"
+
 // ErrUnknown is wrapped by the errors of models of which nothing is on disk and whose
 // name says no size.
 var ErrUnknown = errors.New("the size of the model is not known")
@@ -143,7 +146,7 @@ func (p Place) read(name string, bases int) (Size, error) {
 	params, active := sizeInName(name)
 	switch {
 	case params > 0:
-		return there.under(Size{Params: params, ActiveParams: active, Quantised: quantisedInName(name), From: "guessed from its name"}), nil
+		return there.under(Size{Params: params, ActiveParams: active, Quantised: quantisedInName(name), From: FromName}), nil
 	case len(there.Notes) > 0:
 		return there, fmt.Errorf("%w: %s", ErrUnknown, strings.Join(there.Notes, "; "))
 	case folder != "":
