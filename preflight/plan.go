@@ -39,6 +39,8 @@ type planned struct {
 	// nodes is how many machines the command spans: the estimate is that of one which
 	// holds everything.
 	nodes int
+	// procs is how many devices of this machine it uses.
+	procs int
 }
 
 // Planned is the part of a report about the planned workload. All sizes are in bytes.
@@ -138,7 +140,7 @@ func readPlan(_ context.Context, v view) planned {
 	if v.job.Image {
 		return planned{why: "it trains a model of images, whose memory is not reckoned"}
 	}
-	p := planned{missing: model.Missing, fault: model.Fault, ours: v.namesFolder(where), nodes: v.job.Nodes}
+	p := planned{missing: model.Missing, fault: model.Fault, ours: v.namesFolder(where), nodes: v.job.Nodes, procs: v.job.Procs}
 	for _, name := range []string{"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"} {
 		p.offline = p.offline || slices.Contains([]string{"1", "true", "yes", "on"}, strings.ToLower(v.getenv(name)))
 	}
@@ -208,7 +210,7 @@ func (p planned) report(r *Report, b Budget) {
 // the weights elsewhere: then nothing is certain not to fit.
 func (p planned) outcome(b Budget) headroom.Outcome {
 	o := headroom.Judge(p.est, b.Bytes)
-	o.Blocks = o.Blocks && !b.GPU && p.nodes <= 1
+	o.Blocks = o.Blocks && !b.GPU && p.nodes <= 1 && p.procs <= 1
 	return o
 }
 

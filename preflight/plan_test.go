@@ -127,6 +127,11 @@ func TestPlanOfACommand(t *testing.T) {
 		{"LoRA on 8B", trainJob("model", "/models/eight", "method", "lora", "micro_batch", "1", "seq_len", "2048"), "", Ready, Info, "the plan takes about"},
 		{"a model of the cache", trainJob("model", "meta/Eight", "method", "lora", "micro_batch", "1", "seq_len", "2048"), "", Ready, Info, "8.03B parameters (counted in"},
 		{"the weights cannot fit", trainJob("model", "seventy", "method", "lora", "micro_batch", "1", "seq_len", "2048"), "", Blocked, Fail, "the weights alone take 141 GB"},
+		{"the same, on several devices", func() *job.Job {
+			j := trainJob("model", "seventy", "method", "lora", "micro_batch", "1", "seq_len", "2048")
+			j.Procs = 2
+			return j
+		}(), "", ReadyWithWarnings, Warn, "the weights alone take 141 GB"},
 		{"the same, quantised while loading", trainJob("model", "seventy", "method", "qlora", "micro_batch", "1", "seq_len", "1024"), "", ReadyWithWarnings, Warn, "start from: a copy of the model that is quantised already"},
 		{"over by an estimate", trainJob("model", "/models/eight", "method", "full", "optimizer", "adamw_torch", "micro_batch", "4", "seq_len", "8192"), "", ReadyWithWarnings, Warn, "start from: "},
 		{"a name alone never blocks", trainJob("model", "meta/Llama-70B", "method", "lora", "micro_batch", "1", "seq_len", "2048"), "", ReadyWithWarnings, Warn, "a smaller model, or more machines"},

@@ -15,7 +15,7 @@ import (
 // depends on.
 var forMemory = []string{
 	"fused_loss", "load_in_8bit", "quantization_bit", "quant_bits", "quantize", "master_weights", "trained_layers", "block_wise",
-	"optimizer_kind", "load_dtype",
+	"optimizer_kind", "load_dtype", "deepspeed",
 }
 
 // memory reads them.

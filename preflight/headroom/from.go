@@ -2,7 +2,9 @@ package headroom
 
 import (
 	"fmt"
+	"iter"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -49,7 +51,7 @@ func FromJob(j *job.Job, model modelsize.Size) Spec {
 	if s.Bits > 4 && s.Method == LoRA {
 		s.Method = QLoRA
 	}
-	s.Objective = j.Objective
+	s.Objective, s.MayOffload = j.Objective, offloads(j)
 	s.fromMemory(j.Memory)
 	if j.Unclear[job.DType] != "" {
 		s.LoadDType = ""
@@ -115,18 +117,51 @@ func quantisedBy(j *job.Job) (bits int64, may bool) {
 		may = true
 	}
 	at := min(max(j.TrainerAt, 0), len(j.Argv))
-	typed := j.Argv[at:]
-	for i, w := range typed {
-		name, value, pair := strings.Cut(strings.ToLower(w), "=")
-		if !strings.HasPrefix(name, "-") && !pair {
-			continue // a value, or a name: data sets and folders may be called anything
-		}
-		if !pair && i+1 < len(typed) && !strings.HasPrefix(typed[i+1], "-") {
-			value = strings.ToLower(typed[i+1])
-		}
-		may = may || bits == 0 && quantises(strings.TrimLeft(name, "-+"), value)
+	for name, value := range flags(j.Argv[at:]) {
+		may = may || bits == 0 && quantises(name, value)
 	}
 	return bits, may
+}
+
+// flags are the flags of a command and its name=value, in small letters, each with its
+// value or the word behind it. Other words are values or names: data sets and folders may
+// be called anything.
+func flags(argv []string) iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for i, w := range argv {
+			name, value, pair := strings.Cut(strings.ToLower(w), "=")
+			if !strings.HasPrefix(name, "-") && !pair {
+				continue
+			}
+			if !pair && i+1 < len(argv) && !strings.HasPrefix(argv[i+1], "-") {
+				value = strings.ToLower(argv[i+1])
+			}
+			if !yield(strings.TrimLeft(name, "-+"), value) {
+				return
+			}
+		}
+	}
+}
+
+// offloads says whether the command may keep weights on a disk: DeepSpeed does so where
+// its file says it, which is not read.
+func offloads(j *job.Job) bool {
+	if _, off := truth(j.Memory["deepspeed"].Value); !off && j.Memory["deepspeed"].Value != "" || slices.Contains(j.Launchers, "deepspeed") {
+		return true
+	}
+	accelerate := slices.Contains(j.Launchers, "accelerate")
+	for name, value := range flags(j.Argv) {
+		name = strings.ReplaceAll(name, "_", "-")
+		switch value {
+		case "false", "none", "no", "0", "null":
+			continue
+		}
+		disk := strings.Contains(name, "offload") && (strings.Contains(value, "nvme") || strings.Contains(value, "disk"))
+		if disk || strings.Contains(name, "deepspeed") || strings.Contains(name, "nvme") || accelerate && name == "config-file" {
+			return true
+		}
+	}
+	return false
 }
 
 // quantises says whether a flag may mean that weights are quantised: by its name, or, of

@@ -119,3 +119,31 @@ func TestAdaptersOfExperts(t *testing.T) {
 		t.Errorf("experts that are no layers: to %s, want %s", GB(e.High), GB(few.High))
 	}
 }
+
+// Weights that a command may keep on a disk are never certain not to fit; memory of the
+// host is the same memory here.
+func TestOffloadIsNoBlock(t *testing.T) {
+	t.Parallel()
+	m := exact(70553706496, models["Llama-70B"].Arch)
+	for name, c := range map[string]struct {
+		j      job.Job
+		blocks bool
+	}{
+		"plainly":                 {job.Job{Argv: []string{"trl", "sft", "--use_peft"}}, true},
+		"a DeepSpeed file":        {job.Job{Argv: []string{"trl", "sft", "--deepspeed", "z3.json"}}, false},
+		"none":                    {job.Job{Argv: []string{"trl", "sft", "--deepspeed", "none"}}, true},
+		"in a config":             {job.Job{Memory: job.Knobs{"deepspeed": {Value: "z3.json"}}}, false},
+		"in a config, none":       {job.Job{Memory: job.Knobs{"deepspeed": {Value: "false"}}}, true},
+		"the launcher":            {job.Job{Argv: []string{"deepspeed", "t.py"}, Launchers: []string{"deepspeed"}}, false},
+		"accelerate, to a disk":   {job.Job{Argv: []string{"accelerate", "launch", "--offload_param_device=nvme", "t.py"}, Launchers: []string{"accelerate"}}, false},
+		"accelerate, to the host": {job.Job{Argv: []string{"accelerate", "launch", "--offload-param-device", "cpu", "t.py"}, Launchers: []string{"accelerate"}}, true},
+		"accelerate's file":       {job.Job{Argv: []string{"accelerate", "launch", "--config_file", "a.yaml", "t.py"}, Launchers: []string{"accelerate"}}, false},
+		"another's file":          {job.Job{Argv: []string{"x", "--config_file", "a.yaml"}}, true},
+		"a folder of the name":    {job.Job{Argv: []string{"trl", "sft", "--output_dir", "/nvme/out"}}, true},
+	} {
+		c.j.Knobs = job.Knobs{job.Method: {Value: "lora", Source: job.FromArgv}}
+		if o := Judge(mustEstimate(t, FromJob(&c.j, m)), 115e9); o.Blocks != c.blocks || o.Verdict != Over {
+			t.Errorf("%s: %+v", name, o)
+		}
+	}
+}

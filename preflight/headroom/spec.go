@@ -60,6 +60,9 @@ type Spec struct {
 	// MayQuantise says that the command may quantise weights in a way that is not
 	// understood: then nothing is certain of their form.
 	MayQuantise bool
+	// MayOffload says that the command may keep weights on a disk: then nothing is certain
+	// not to fit.
+	MayOffload bool
 	// Optimizer is its name in the words of any trainer: adamw_torch_fused,
 	// paged_adamw_8bit, adafactor, muon...
 	Optimizer string

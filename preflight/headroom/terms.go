@@ -22,7 +22,7 @@ func (p *plan) weights() weights {
 	per := t.DTypes[p.dtype]
 	sixteen := p.params * t.DTypes["bf16"]
 	stored := p.stored()
-	w := weights{stored: stored, exact: p.Model.Exact && p.weightTold && p.Nodes <= 1 && !p.MayQuantise}
+	w := weights{stored: stored, exact: p.Model.Exact && p.weightTold && p.Nodes <= 1 && !p.MayQuantise && !p.MayOffload}
 	switch {
 	case p.Method == Full && p.MixedPrecision == On:
 		// Autocast keeps 32 bit and casts for the pass; Megatron keeps both.
