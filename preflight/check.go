@@ -81,5 +81,6 @@ var (
 		looked("H17", "environment variables", lookVariables, judgeVariables),
 		looked("H18", "fragile software", lookFragile, judgeFragile),
 		judged("H19", "what torch itself says", judgeTorch),
+		judged("H20", "the command's own words", judgeCommand),
 	}
 )

@@ -79,8 +79,8 @@ func TestBusyMachine(t *testing.T) {
 			t.Errorf("%q on 4 processors: busy %t", c.loadavg, got)
 		}
 	}
-	f := facts{limit: time.Second, busy: true, in: Input{LookLimit: 250 * time.Millisecond}}
-	if got := f.noAnswer(); f.lookLimit() != time.Second || got.Detail != "no answer within 1 s, on a machine that has more to do than processors" {
+	f := facts{limit: DefaultLimit, busy: true, in: Input{LookLimit: 250 * time.Millisecond}}
+	if got := f.noAnswer(); f.lookLimit() != DefaultLimit || got.Detail != "no answer within 0.9 s, on a machine that has more to do than processors" {
 		t.Errorf("%v: %s", f.lookLimit(), got.Detail)
 	}
 }

@@ -141,13 +141,20 @@ type Input struct {
 	// Playbooks waits until the upstream issues have been asked for anew, at most until
 	// its context is done (G8); nil where nobody asks.
 	Playbooks func(context.Context)
+	// CannotStart is why a run would end before it has started anything, in its words (H20):
+	// the command is not there, or may not be executed; "" where it can be started, or
+	// nobody looked. Slip is a word of the command that names nothing (job.Job.Slip). A run
+	// tells both by itself and leaves them empty.
+	CannotStart string
+	Slip        string
 	// Torch is what the command's torch said of the GPU (H19, `--torch`); nil likewise.
 	Torch *TorchAnswer
 }
 
 // DefaultLimit is how long one check may take. Answers come within some tens of
-// milliseconds; a wedged driver has been seen to block for minutes.
-const DefaultLimit = time.Second
+// milliseconds; a wedged driver has been seen to block for minutes. With one that hangs
+// the whole preflight is still done within a second.
+const DefaultLimit = 900 * time.Millisecond
 
 // Report is the outcome of one preflight.
 type Report struct {

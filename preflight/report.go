@@ -2,7 +2,9 @@ package preflight
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -143,10 +145,17 @@ func WriteReport(path string, data []byte) error {
 
 func replaceFile(path string, data []byte) error {
 	// The temporary file lies beside the report: elsewhere it could be on
-	// another file system, where a rename cannot reach.
-	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(0o644))
+	// another file system, where a rename cannot reach. Who made a report private, or has
+	// a umask that does, gets a private one.
+	dir := filepath.Dir(path)
+	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(dir), renameio.WithPermissions(0o644), renameio.WithExistingPermissions())
 	if err != nil {
-		return err
+		// The name of the temporary file would tell nobody anything.
+		var pe *fs.PathError
+		if errors.As(err, &pe) {
+			err = pe.Err
+		}
+		return fmt.Errorf("no file can be made in %s: %w", dir, err)
 	}
 	defer f.Cleanup() //nolint:errcheck // nothing is left of one that was put in its place
 	if _, err := f.Write(data); err != nil {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -329,6 +330,17 @@ func TestForeignTextIsHarmless(t *testing.T) {
 	if !strings.HasPrefix(f.Fix, "first\nx") {
 		t.Errorf("the lines of a fix are kept: %q", f.Fix)
 	}
+	// Nor has it any length: a kernel's name may be a whole file.
+	long := strings.Repeat("\u00e9", 5000)
+	f = finish(Finding{Status: Info, Detail: long, Evidence: []string{long}}, "H8", "title")
+	for _, text := range []string{f.Detail, f.Line, f.Evidence[0]} {
+		if n := utf8.RuneCountInString(text); n > evidenceMost+3 || !strings.HasSuffix(text, "\u00e9...") {
+			t.Errorf("%d characters, ending %q", n, text[len(text)-5:])
+		}
+	}
+	if n := utf8.RuneCountInString(f.Detail); n != detailMost+3 {
+		t.Errorf("a detail of %d characters", n)
+	}
 }
 
 func TestWriteReport(t *testing.T) {
@@ -349,7 +361,28 @@ func TestWriteReport(t *testing.T) {
 		t.Errorf("the folder holds %v, %v: a temporary file was left", names, err)
 	}
 	err = WriteReport(filepath.Join(dir, "missing", "env-report.json"), nil)
-	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "preflight report") {
+	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "preflight report: no file can be made in "+filepath.Join(dir, "missing")+": ") {
 		t.Errorf("error for a missing folder: %v", err)
+	}
+}
+
+// A report that its owner has made private stays so.
+func TestWriteReportKeepsItsMode(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "env-report.json")
+	for _, mode := range []os.FileMode{0o600, 0o640} {
+		if err := WriteReport(path, []byte("{}\n")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := WriteReport(path, []byte("{\"a\":1}\n")); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(path)
+		if err != nil || info.Mode().Perm() != mode {
+			t.Errorf("a report of mode %o has %v now, %v", mode, info.Mode().Perm(), err)
+		}
 	}
 }

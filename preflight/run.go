@@ -86,14 +86,14 @@ func Run(ctx context.Context, in Input) Report {
 // names, paths) out of everything that is printed.
 func finish(f Finding, id, title string) Finding {
 	f.ID, f.Title = id, title
-	f.Detail = oneLine(f.Detail)
+	f.Detail = short(oneLine(f.Detail), detailMost)
 	if f.Line == "" {
 		f.Line = id + " " + strings.ToUpper(string(f.Status)) + ": " + f.Detail
 	}
-	f.Line = oneLine(f.Line)
+	f.Line = short(oneLine(f.Line), detailMost)
 	f.Cost = oneLine(f.Cost)
 	for i, e := range f.Evidence {
-		f.Evidence[i] = oneLine(e)
+		f.Evidence[i] = short(oneLine(e), evidenceMost)
 	}
 	if f.Fix != "" {
 		lines := strings.Split(strings.TrimSpace(f.Fix), "\n")
@@ -106,6 +106,28 @@ func finish(f Finding, id, title string) Finding {
 		f.Repairs[i].Effect = oneLine(r.Effect)
 	}
 	return f
+}
+
+// Names, versions and titles of others may be of any length; in characters. Details of ours
+// have some hundreds, evidence such as a PATH has more.
+const (
+	detailMost   = 1000
+	evidenceMost = 4000
+)
+
+// short cuts a text behind so many characters, and says so.
+func short(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	n := 0
+	for at := range s {
+		if n == most {
+			return s[:at] + "..."
+		}
+		n++
+	}
+	return s
 }
 
 // oneLine replaces what is not printable by "?".

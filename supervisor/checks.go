@@ -112,7 +112,7 @@ func hintWords(n int, prog string, hints []preflight.Finding) string {
 	if n == 1 {
 		s = ""
 	}
-	return fmt.Sprintf("%d host hint%s (%s): %s preflight", n, s, strings.Join(ids, ", "), prog)
+	return fmt.Sprintf("%d host hint%s (%s): %s preflight -- COMMAND", n, s, strings.Join(ids, ", "), prog)
 }
 
 // meetGPU waits for the sensors process to say which GPU there is, and passes it
@@ -235,6 +235,12 @@ func PreflightAlone(ctx context.Context, o Options, po PreflightOptions) (prefli
 	if r != nil {
 		in = preflightInput(r.set, &r.job, o, device)
 		in.FirstStep = firstStep(o, r.set, r.lad, r.job)
+		if recorded == nil {
+			if in.CannotStart, err = cannotStart(ctx, o); err != nil {
+				return preflight.Report{}, err
+			}
+			in.Slip = in.Job.Slip
+		}
 	}
 	in.SwapBefore = swapBefore
 	if recorded != nil {
@@ -258,6 +264,18 @@ func PreflightAlone(ctx context.Context, o Options, po PreflightOptions) (prefli
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), aloneLimit)
 	defer cancel()
 	return preflight.Run(ctx, in).Redacted(runlog.NewRedactor(o.Env).Text), nil
+}
+
+// cannotStart says why a run of the command would end before anything is started; "" where
+// it would not.
+func cannotStart(ctx context.Context, o Options) (string, error) {
+	return answered(ctx, "the command's program", func() (string, error) {
+		_, err := lookCommand(o.Argv[0], o.Dir, o.Env)
+		if err == nil {
+			return "", nil
+		}
+		return strings.TrimSuffix(err.Error(), "; nothing was started"), nil
+	})
 }
 
 // askMore does what is done only when it is asked for. What a signal ended, or kept from

@@ -148,8 +148,12 @@ func (f *preflightFlags) preflight(ctx context.Context, cmd *cobra.Command, args
 // repair offers what the hints advise, and makes what is agreed to.
 func (f *preflightFlags) repair(ctx context.Context, r preflight.Report, o supervisor.Options, po supervisor.PreflightOptions, e environment) error {
 	po.Watch, po.Bandwidth, po.ProbeImage, po.Torch = 0, false, false, false
+	out := e.stdout
+	if f.format == "json" {
+		out = e.stderr // the report alone stands on stdout, for a program
+	}
 	res, err := supervisor.Fix(ctx, r, supervisor.FixOptions{
-		Yes: f.yes, Stdin: e.stdin, Stdout: e.stdout, Stderr: e.stderr, Dir: o.Dir, Env: o.Env,
+		Yes: f.yes, Stdin: e.stdin, Stdout: out, Stderr: e.stderr, Dir: o.Dir, Env: o.Env,
 		Again: func(ctx context.Context) (preflight.Report, error) { return supervisor.PreflightAlone(ctx, o, po) },
 	})
 	if err != nil {

@@ -187,8 +187,11 @@ type Job struct {
 	From  string `json:"-"`
 
 	// Notes are sentences about what was not understood, to be said at the
-	// start and not at the first death.
+	// start and not at the first death. Slip is the one of them about a word of the command
+	// that names nothing: a script that is not there, a subcommand nearly known; empty
+	// where none does.
 	Notes []string `json:"notes,omitempty"`
+	Slip  string   `json:"-"`
 }
 
 // Resume says how a trainer is asked to go on from a checkpoint.

@@ -303,8 +303,8 @@ func (c *command) remarks(j *job.Job) []string {
 	if c.prof == nil && c.unread != "" {
 		notes = append(notes, c.unread)
 	}
-	if why := c.missing(); why != "" {
-		notes = append(notes, why)
+	if j.Slip = c.missing(); j.Slip != "" {
+		notes = append(notes, j.Slip)
 	}
 	switch {
 	case j.Unsure != "":
