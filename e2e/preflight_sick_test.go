@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -119,6 +120,49 @@ func TestPreflightLeavesNobody(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestPreflightEndsAnNvidiaSMIThatHangs: it is asked where NVML cannot be loaded, and may be
+// a script with a program behind it.
+func TestPreflightEndsAnNvidiaSMIThatHangs(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("nvidia-smi"); err == nil {
+		t.Skip("this machine has a driver, whose NVML is asked instead")
+	}
+	dir := t.TempDir()
+	bin := filepath.Join(dir, "bin")
+	if err := os.Mkdir(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	pids := filepath.Join(dir, "pids")
+	smi := writeScript(t, bin, "nvidia-smi", "#!/bin/sh\ntrap '' HUP INT TERM QUIT\nsleep 1000 &\necho $! $$ >"+pids+".new && mv "+pids+".new "+pids+"\nwait\n")
+	if err := os.Chmod(smi, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// On a busy machine the sensors process may not have come to ask within the limit.
+	until(t, "nvidia-smi is asked", func() bool {
+		p := startEnv(t, dir, []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "SPARKRUN_NVML_LIBRARY="}, "preflight", "--no-report")
+		if status := p.wait(20 * time.Second); status != 0 && status != 1 {
+			t.Fatalf("status %d\n%s", status, p.err)
+		}
+		_, err := os.Stat(pids)
+		return err == nil
+	})
+	b, err := os.ReadFile(pids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range strings.Fields(string(b)) {
+		t.Cleanup(func() {
+			if n, err := strconv.Atoi(pid); err == nil && t.Failed() {
+				_ = unix.Kill(n, unix.SIGKILL)
+			}
+		})
+		until(t, "end of process "+pid, func() bool {
+			stat, err := os.ReadFile("/proc/" + pid + "/stat")
+			return err != nil || strings.Contains(string(stat), ") Z ")
+		})
 	}
 }
 

@@ -19,6 +19,8 @@ func Probe(ctx context.Context, exe string) (sample.Device, sample.GPU, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, exe, SensorsArg, "-interval", "100ms")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	// With all it started: an nvidia-smi that hangs may be a script with a program behind it.
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return sample.Device{}, sample.GPU{}, fmt.Errorf("starting the sensors process: %w", err)
