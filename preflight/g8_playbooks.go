@@ -120,6 +120,8 @@ type playbooks struct {
 	// there tells that there is one; why says why it cannot be used.
 	there bool
 	why   string
+	// gh tells that it is installed, asked that it was asked just now.
+	gh, asked bool
 }
 
 func lookPlaybooks(ctx context.Context, v view) playbooks {
@@ -133,7 +135,7 @@ func lookPlaybooks(ctx context.Context, v view) playbooks {
 	b, err := v.root.read(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return playbooks{}
+		return playbooks{gh: findProgram(v.root, "gh", v.shell) != "", asked: v.in.Playbooks != nil}
 	case err != nil:
 		return playbooks{why: err.Error()}
 	}
@@ -158,6 +160,10 @@ func judgePlaybooks(p playbooks, f facts) Finding {
 	switch {
 	case p.why != "":
 		return byDesign("the cached issues cannot be read: " + p.why)
+	case !p.there && p.gh && p.asked:
+		return byDesign("gh was asked and has not answered yet: the next preflight knows more; by hand: " + how)
+	case !p.there && p.gh:
+		return byDesign("nobody has asked gh so far: sparkrun preflight does; by hand: " + how)
 	case !p.there:
 		return byDesign("needs gh, logged in, and the network; by hand: " + how)
 	case p.cache.Fetched.IsZero():

@@ -1,6 +1,7 @@
 package preflight
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -71,6 +72,7 @@ func TestG8(t *testing.T) {
 		proof    []string
 	}{
 		{"no cache", unsloth, nil, Skip, true, "needs gh, logged in, and the network; by hand: gh issue list --repo NVIDIA/dgx-spark-playbooks", nil},
+		{"nobody has asked", unsloth, map[string]string{"usr/bin/gh": "\x7fELF"}, Skip, true, "nobody has asked gh so far: sparkrun preflight does", nil},
 		{"torn cache", unsloth, map[string]string{"home/ada/.cache/sparkrun-train/playbook-issues.json": `{"schema":"sparkr`}, Skip, true, "torn", nil},
 		{"a folder in its place", unsloth, map[string]string{"home/ada/.cache/sparkrun-train/playbook-issues.json/x": ""}, Skip, true, "cannot be read", nil},
 		{"never a success", unsloth, cached(t, PlaybookCache{Tried: evening, Problem: "gh is not logged in (gh auth login)"}), Skip, true, "gh is not logged in", nil},
@@ -106,6 +108,14 @@ func TestG8(t *testing.T) {
 	in := Input{Root: copyTree(t, "laptop", cached(t, fresh)), Getenv: env(), Device: noLibrary, Job: unsloth}
 	if f := find(t, Run(t.Context(), in), "G8"); !f.ByDesign {
 		t.Errorf("on a laptop: %+v", f)
+	}
+	// The first answer of gh takes longer than a preflight waits.
+	in = Input{
+		Root: copyTree(t, "spark", map[string]string{"usr/bin/gh": "\x7fELF"}), Getenv: env(), Device: gb10, Machine: "aarch64", Job: unsloth, Now: evening,
+		Playbooks: func(context.Context) {},
+	}
+	if f := find(t, Run(t.Context(), in), "G8"); !f.ByDesign || !strings.Contains(f.Detail, "gh was asked and has not answered yet") {
+		t.Errorf("without an answer so far: %+v", f)
 	}
 }
 
