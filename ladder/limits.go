@@ -147,6 +147,9 @@ func (l Ladder) notMemory(s Situation) Decision {
 	switch p.Reason {
 	case "user", "limit":
 		return d // somebody wanted it to end
+	case "hang":
+		d.Why = "nothing moved any more and it was ended; only --hang-restart starts it again, from a checkpoint"
+		return d
 	}
 	before := l.beforeChange(s)
 	if before >= 0 && p.Exception != "" && p.Step <= s.Past[before].Step+l.rules.NewException.Steps && !seenBefore(s, p.Exception) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"sparkrun/internal/clock"
 	"sparkrun/internal/job"
 	"sparkrun/ladder/trainer"
 )
@@ -205,7 +206,7 @@ func (l Ladder) drop(s Situation) (alone bool, why string) {
 	case d.MissingKiB.OK && float64(d.FreedKiB) < d.MissingKiB.V:
 		return false, what + fmt.Sprintf(", less than the %.1f GiB that were missing", d.MissingKiB.V/(1<<20))
 	case last.Duration >= short && !s.CanResume && !l.rules.Phases[last.Phase].Alone:
-		return false, what + fmt.Sprintf(", but the attempt ran %s and cannot resume, so the next one does more", last.Duration.Round(time.Minute))
+		return false, what + fmt.Sprintf(", but the attempt ran %s and cannot resume, so the next one does more", clock.Span(last.Duration))
 	}
 	if s.CanResume && last.Progressed {
 		return true, what + ": resuming with the same settings"

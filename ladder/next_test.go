@@ -134,7 +134,7 @@ func TestDropCaches(t *testing.T) {
 		why   string
 	}{
 		{"short and enough", func(*Situation) {}, true, "freed 8.0 GiB: the same settings again"},
-		{"long", func(s *Situation) { s.Past[0].Duration = 15 * time.Minute }, false, "ran 15m0s and cannot resume"},
+		{"long", func(s *Situation) { s.Past[0].Duration = 15 * time.Minute }, false, "ran 15 min and cannot resume"},
 		{"long but can resume", func(s *Situation) { s.Past[0].Duration = time.Hour; s.CanResume = true }, true, "the same settings"},
 		{"less than a GiB", func(s *Situation) { s.Drop.FreedKiB = 1<<20 - 1 }, false, "too little"},
 		{"nothing", func(s *Situation) { s.Drop.FreedKiB = -5 }, false, "freed 0.0 GiB, too little"},

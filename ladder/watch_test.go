@@ -28,7 +28,7 @@ func TestAfterAWatch(t *testing.T) {
 		"one of each":                       {past: []Past{slow, hung}, act: "retry", why: "ended by a watch (hang)"},
 		"no checkpoint":                     {past: []Past{hung}, change: func(s *Situation) { s.CanResume = false }, act: "stop", why: "no complete checkpoint"},
 		"slow before its first checkpoint":  {past: []Past{{Answer: AnswerNotOOM, Reason: "slowdown"}}, act: "stop", why: "it had saved nothing since its start"},
-		"not asked for":                     {past: []Past{hung}, change: func(s *Situation) { s.AgainAfter = nil }, act: "stop", why: "not a matter of memory"},
+		"not asked for":                     {past: []Past{hung}, change: func(s *Situation) { s.AgainAfter = nil }, act: "stop", why: "only --hang-restart starts it again"},
 		"another reason":                    {past: []Past{{Answer: AnswerNotOOM, Reason: "power-wedge", Progressed: true}}, act: "stop", why: "not a matter of memory"},
 		"retries are off":                   {past: []Past{hung}, change: func(s *Situation) { s.NoRetry = true }, act: "stop", why: "--no-retry"},
 		"all attempts are used":             {past: []Past{hung}, change: func(s *Situation) { s.MaxAttempts = 1 }, act: "stop", why: "--max-attempts"},

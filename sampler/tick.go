@@ -109,7 +109,7 @@ func (s *Sampler) tellSlept(row *sample.Sample, boot time.Duration) {
 	}
 	s.tell(event.Event{
 		T: row.T, Kind: event.SensorGap, Level: level,
-		Msg: fmt.Sprintf("no rows for %v, since %s: %s", gap.Round(time.Second), clock.Format(from), why),
+		Msg: fmt.Sprintf("no rows for %s, since %s: %s", clock.Span(gap), clock.Format(from), why),
 		Data: map[string]any{
 			"source": "sampler", "state": "end", "lost_s": gap.Seconds(), "missed": row.Missed, "suspended_s": max(asleep, 0).Seconds(),
 		},

@@ -126,7 +126,7 @@ func sampleFor(t *testing.T, ticks int, each func(n int)) {
 	if want := int(suspended / time.Second); missed < want-1 || missed > want+1 {
 		t.Errorf("%d ticks missed in a suspend of %v", missed, suspended)
 	}
-	if len(events) != 1 || events[0].Kind != event.SensorGap || !strings.Contains(events[0].Msg, "no rows for 2h0m0s") || !strings.Contains(events[0].Msg, "suspended") {
+	if len(events) != 1 || events[0].Kind != event.SensorGap || !strings.Contains(events[0].Msg, "no rows for 2 h") || !strings.Contains(events[0].Msg, "suspended") {
 		t.Errorf("events: %+v", events)
 	}
 

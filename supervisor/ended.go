@@ -23,6 +23,8 @@ type watchEnd struct {
 	// how is that end in two or three words, for a list of attempts; words is what was
 	// seen, in a sentence's part.
 	how, words string
+	// kept names the file of the run directory that shows what was seen, "" for none.
+	kept string
 	// at is when it was decided.
 	at time.Time
 }

@@ -105,9 +105,7 @@ func TestDumpHasADeadline(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	spy := filepath.Join(dir, "py-spy")
-	if err := os.WriteFile(spy, []byte("#!/bin/sh\necho \"$@\"\nyes | head -c 200000\nsleep 100 &\necho $! > "+dir+"/pid.new\nmv "+dir+"/pid.new "+dir+"/pid\nwait\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	writeProgram(t, spy, "#!/bin/sh\necho \"$@\"\nyes | head -c 200000\nsleep 100 &\necho $! > "+dir+"/pid.new\nmv "+dir+"/pid.new "+dir+"/pid\nwait\n")
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		for {

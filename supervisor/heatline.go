@@ -11,6 +11,7 @@ import (
 	"sparkrun/internal/sample"
 	"sparkrun/sampler/energy"
 	"sparkrun/sampler/throttle"
+	"sparkrun/supervisor/acting"
 	"sparkrun/supervisor/runlog"
 )
 
@@ -21,7 +22,10 @@ func heatLine(f Facts) string {
 		parts = append(parts, fmt.Sprintf("hottest %.0f C", f.HottestC.V))
 	}
 	if f.Heat != nil {
-		parts = append(parts, throttleWords(*f.Heat)...)
+		if t := f.Heat.Types[throttle.Hot]; t.Episodes > 0 && t.Seconds.OK {
+			parts = append(parts, "too hot for "+human(secondsOf(t.Seconds)))
+		}
+		parts = append(parts, throttleWords(*f.Heat, attemptsTook(f))...)
 		parts = append(parts, slowWords(*f.Heat)...)
 	}
 	switch {
@@ -46,15 +50,23 @@ func attemptsTook(f Facts) time.Duration {
 	return d
 }
 
-// throttleWords tell how much of the time the GPU was held back, and what that cost.
-func throttleWords(h runlog.Heat) []string {
+// throttleWords tell how much of the time the GPU was held back, and what that cost; took
+// is how long all attempts were. What was not read was not watched, and is no good news.
+func throttleWords(h runlog.Heat, took time.Duration) []string {
 	if !h.ThrottledS.OK || !h.ThrottledShare.OK {
 		return nil
 	}
+	of := "the time"
+	if part, ok := knownPart(h.ObservedS.Or(took.Seconds()), took); ok {
+		of = fmt.Sprintf("the %s of the time that the GPU was read", part)
+	}
 	if h.ThrottledS.V <= 0 {
+		if of != "the time" {
+			return []string{"not throttled in " + of}
+		}
 		return []string{"not throttled"}
 	}
-	s := fmt.Sprintf("throttled %s of the time (%s", percent(h.ThrottledShare.V), human(secondsOf(h.ThrottledS)))
+	s := fmt.Sprintf("throttled %s of %s (%s", percent(h.ThrottledShare.V), of, human(secondsOf(h.ThrottledS)))
 	var types []string
 	for _, typ := range slices.Sorted(maps.Keys(h.Types)) {
 		if holdsBack(typ) && h.Types[typ].ThrottledS.V > 0 {
@@ -73,7 +85,11 @@ func costWords(lostS, steps sample.Num) string {
 	case !lostS.OK:
 		return "what it cost is not known: no pace from before it"
 	case steps.OK && steps.V >= 1:
-		return fmt.Sprintf("about %.0f steps lost (%s)", steps.V, human(secondsOf(lostS)))
+		s := "s"
+		if math.Round(steps.V) == 1 {
+			s = ""
+		}
+		return fmt.Sprintf("about %.0f step%s lost (%s)", steps.V, s, human(secondsOf(lostS)))
 	case lostS.V >= 0.5:
 		return fmt.Sprintf("about %s lost", human(secondsOf(lostS)))
 	}
@@ -95,7 +111,7 @@ func slowWords(h runlog.Heat) []string {
 		s := fmt.Sprintf("%s for %s, ", what, human(secondsOf(t.Seconds)))
 		switch cause, others := topCause(t.Causes); {
 		case !others && h.LostS.OK && h.Types[cause].ThrottledS.V > 0 && t.LostS.V < 1.1*h.LostS.V:
-			s += "the steps lost by " + cause // told already
+			s += "the same steps, by " + cause
 		case cause == "" || cause == throttle.CauseUnknown && !others:
 			s += costWords(t.LostS, t.LostSteps) + ", cause unknown"
 		case others:
@@ -135,8 +151,8 @@ func energyWords(f energy.Figures, took time.Duration) []string {
 	case runlog.FromBoth:
 		s = fmt.Sprintf("about %s on the GPU rail (NVML's counter; for %s of the time an estimate from its power)", joules(g.J.V), percent(g.EstimatedS/g.KnownS))
 	}
-	if t := took.Seconds(); g.KnownS < 0.9*t && t-g.KnownS > 5 {
-		s += fmt.Sprintf(", known for %s of the time", percent(g.KnownS/t))
+	if part, ok := knownPart(g.KnownS, took); ok {
+		s += fmt.Sprintf(", known for %s of the time", part)
 	}
 	if p := f.PerStep(); p.OK {
 		s += ", " + joules(p.V) + " a step"
@@ -152,6 +168,47 @@ func energyWords(f energy.Figures, took time.Duration) []string {
 		out = append(out, fmt.Sprintf("the firmware's GPU channel says %.2f times that", f.Ratio.V))
 	}
 	return out
+}
+
+// heatAdvice is what helps against what the run has suffered from, the worst first; "" where
+// there is nothing, or the result has said it.
+func heatAdvice(f Facts) string {
+	if f.Heat == nil || strings.Contains(f.Reason+f.Watched, acting.WedgeCure) {
+		return ""
+	}
+	h := *f.Heat
+	held := func(typ string) bool {
+		// A pulse of a second in a night is no reason to do something.
+		return h.Types[typ].ThrottledS.Or(0) > heldMuch*h.ObservedS.Or(0)
+	}
+	switch {
+	case h.Types[throttle.PowerWedge].Episodes > 0:
+		return "the GPU was in the low-power wedge: " + acting.WedgeCure
+	case h.Types[throttle.LowCap].Episodes > 0:
+		return "the GPU did not get its usual power: sudo nvidia-smi -rgc, in case the clocks are locked; else the machine's own 240 W adapter, and unplug it from the wall and from the unit for a minute"
+	case h.Types[throttle.Hot].Episodes > 0:
+		s := "it was so hot that machines have turned themselves off: improve cooling or lower the load"
+		if f.Pauses == 0 {
+			s += "; --max-temp 88:84 pauses the command in time"
+		}
+		return s
+	case held(throttle.HWBrake):
+		return "the hardware slowed the GPU, not for heat: look at the power adapter, its cable and the wall socket"
+	case held(throttle.ThermalThrottle):
+		return "the GPU slowed itself for heat: improve cooling; --cap-clocks MHZ holds a clock that it can keep"
+	}
+	return ""
+}
+
+// heldMuch is the part of the time from which on a throttle is worth advice, as it is worth
+// a warning (thermal.warn_share of configs/thermal.yaml).
+const heldMuch = 0.01
+
+// knownPart is known seconds as a part of the time that all attempts took, not ok where
+// that is nearly all of it.
+func knownPart(known float64, took time.Duration) (string, bool) {
+	t := took.Seconds()
+	return percent(known / t), known < 0.9*t && t-known > 5
 }
 
 func secondsOf(n sample.Num) time.Duration { return time.Duration(n.V * float64(time.Second)) }

@@ -39,9 +39,7 @@ func probed(t *testing.T, script string) (Options, string) {
 	go func() { _ = s.Serve(l) }() // ends with Close
 	t.Cleanup(func() { s.Close() })
 	script = "#!/bin/sh\necho \"$@\" >>" + dir + "/calls\n" + script
-	if err := os.WriteFile(filepath.Join(dir, "docker"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	writeProgram(t, filepath.Join(dir, "docker"), script)
 	return Options{
 		Argv: []string{"docker", "run", "--gpus", "all", "img:1", "python", "train.py"}, Dir: dir,
 		Env: []string{"PATH=" + dir + ":/usr/bin:/bin", "DOCKER_HOST=unix://" + dir + "/s", "XDG_CACHE_HOME=" + dir + "/cache", "HOME=" + dir},

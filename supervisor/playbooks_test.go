@@ -20,9 +20,7 @@ func fakeGH(t *testing.T, script string) (env []string, cache string) {
 	t.Helper()
 	bin, home := t.TempDir(), t.TempDir()
 	if script != "" {
-		if err := os.WriteFile(filepath.Join(bin, "gh"), []byte("#!/bin/sh\n"+script), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		writeProgram(t, filepath.Join(bin, "gh"), "#!/bin/sh\n"+script)
 	}
 	return []string{"PATH=" + bin + ":/usr/bin:/bin", "HOME=" + home, "GH_LOG=" + filepath.Join(home, "log")},
 		filepath.Join(home, ".cache/sparkrun-train/playbook-issues.json")

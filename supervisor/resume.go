@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"sparkrun/internal/clock"
 	"sparkrun/internal/job"
 	"sparkrun/ladder"
 	"sparkrun/ladder/trainer"
@@ -94,7 +95,7 @@ func chooseResume(in resumeInput) resumeChoice {
 	var say []string
 	over := func(why string) resumeChoice {
 		if in.Mode != resumeNever && !in.StartOver && opaque(in.Job) && in.Ran > longRun {
-			return resumeChoice{Say: say, Refuse: fmt.Sprintf("it ran for %s and what it does when it is started again cannot be seen, so it is not started from the beginning unasked (%s). With --allow restart or --resume never it is, and --resume PATH goes on from a checkpoint", in.Ran.Round(time.Minute), why)}
+			return resumeChoice{Say: say, Refuse: fmt.Sprintf("it ran for %s and what it does when it is started again cannot be seen, so it is not started from the beginning unasked (%s). With --allow restart or --resume never it is, and --resume PATH goes on from a checkpoint", clock.Span(in.Ran), why)}
 		}
 		return resumeChoice{
 			StartOver: true, NewFolder: auto && len(in.Found) > 0, Say: append(say, "it starts from the beginning: "+why),

@@ -187,7 +187,7 @@ func TestChooseResume(t *testing.T) {
 		{"a shell script, short", resumeInput{Job: shell, Ran: 14 * time.Minute}, resumeChoice{StartOver: true}, nil, nil},
 		{"a shell script, long", resumeInput{Job: shell, Ran: 16 * time.Minute}, resumeChoice{Refuse: "not started from the beginning unasked"}, nil, nil},
 		{"a shell script, long, asked", resumeInput{Job: shell, Mode: "never", Ran: 16 * time.Minute}, resumeChoice{StartOver: true}, nil, nil},
-		{"an unknown program, long", resumeInput{Job: job.Job{}, Ran: time.Hour}, resumeChoice{Refuse: "1h0m0s"}, nil, nil},
+		{"an unknown program, long", resumeInput{Job: job.Job{}, Ran: time.Hour}, resumeChoice{Refuse: "it ran for 60 min"}, nil, nil},
 		{"PATH in the first attempt", resumeInput{Job: hf, Mode: "/p", Given: whole(4), First: true, CanPass: true}, resumeChoice{Path: "/o/checkpoint-4", Want: checkpoint.Want{Layout: "hf"}}, []string{"step 4"}, nil},
 		{"PATH, and the run got further", resumeInput{Job: hf, Mode: "/p", Given: whole(4), Found: both, CanPass: true}, resumeChoice{Path: "/o/checkpoint-5", Want: checkpoint.Want{Layout: "hf"}}, nil, nil},
 		{"PATH, torn", resumeInput{Job: hf, Mode: "/p", Given: torn, First: true, CanPass: true}, resumeChoice{Refuse: "/o/checkpoint-9 is not complete: trainer_state.json is missing"}, nil, nil},

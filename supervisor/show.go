@@ -67,6 +67,9 @@ func (r *run) nextCommand(checkpoint string) string {
 			return r.o.Prog + " " + r.secrets.Text(cmd)
 		}
 	}
+	if r.att != nil && r.att.endedFor() != nil && r.att.endedFor().kept != "" {
+		return "less " + shellLine([]string{r.dir.File(r.att.endedFor().kept)})
+	}
 	if r.att != nil && r.att.endKind != runlog.EndNotStarted {
 		return "tail -n 50 " + shellLine([]string{filepath.Join(r.att.dir, "output.log")})
 	}
@@ -112,7 +115,7 @@ func (r *run) adviceLine() string {
 	for _, a := range r.advice {
 		a, _, _ = strings.Cut(strings.TrimSpace(a), "\n")
 		if a != "" && !strings.Contains(a, ": sparkrun ") {
-			return a
+			return strings.TrimPrefix(a, "start from: ")
 		}
 	}
 	return ""

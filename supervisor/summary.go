@@ -8,6 +8,7 @@ import (
 
 	"mvdan.cc/sh/v3/syntax"
 
+	"sparkrun/internal/clock"
 	"sparkrun/internal/sample"
 	"sparkrun/sampler/energy"
 	"sparkrun/supervisor/runlog"
@@ -167,7 +168,7 @@ func progressLine(f Facts) string {
 			s += fmt.Sprintf(" of %d", f.StepTotal)
 		}
 		if f.StepTimeS.OK && f.StepTimeS.V >= 0.001 {
-			s += fmt.Sprintf(" (%s a step", human(time.Duration(f.StepTimeS.V*float64(time.Second))))
+			s += fmt.Sprintf(" (%s a step", stepWords(f.StepTimeS.V))
 			if left := time.Duration(f.EtaS.V * float64(time.Second)); f.EtaS.OK && left > 0 && f.LastStep < f.StepTotal && f.State != Succeeded && f.State != SucceededChanged {
 				s += ", about " + human(left) + " were left"
 			}
@@ -223,12 +224,23 @@ func tailLines(f Facts) []string {
 	}
 	if f.Advice != "" {
 		out = append(out, "advice: "+clip(f.Advice, 300))
+	} else if s := heatAdvice(f); s != "" {
+		out = append(out, "advice: "+s)
 	}
 	out = append(out, "everything is in "+f.RunDir)
 	if f.Next != "" {
 		out = append(out, "next: "+f.Next)
 	}
 	return out
+}
+
+// stepWords writes the length of a step, in three digits: steps are compared with each
+// other, and a tenth more is what one wants to see.
+func stepWords(s float64) string {
+	if s < 0.095 || s >= 120 {
+		return human(time.Duration(s * float64(time.Second)))
+	}
+	return digits(s) + " s"
 }
 
 // clip shortens s to n characters at most.
@@ -241,19 +253,7 @@ func clip(s string, n int) string {
 }
 
 // human writes a duration as a person would say it.
-func human(d time.Duration) string {
-	switch {
-	case d < 95*time.Millisecond:
-		return fmt.Sprintf("%.0f ms", float64(d.Microseconds())/1e3)
-	case d < 10*time.Second:
-		return fmt.Sprintf("%.1f s", d.Seconds())
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%.0f s", d.Seconds())
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%.0f min", d.Minutes())
-	}
-	return fmt.Sprintf("%.1f h", d.Hours())
-}
+func human(d time.Duration) string { return clock.Span(d) }
 
 // shellLine writes argv so that it can be pasted into a shell.
 func shellLine(argv []string) string {

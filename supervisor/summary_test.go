@@ -7,6 +7,7 @@ import (
 
 	"sparkrun/internal/sample"
 	"sparkrun/sampler/energy"
+	"sparkrun/supervisor/acting"
 	"sparkrun/supervisor/runlog"
 )
 
@@ -92,7 +93,7 @@ func TestHeatIsOneLine(t *testing.T) {
 				},
 			}},
 			"heat, pace, energy: throttled 12 % of the time (60 min: hw-brake, thermal-throttle), about 400 steps lost (20 min); " +
-				"slow-start for 10 min, about 66 steps lost (3 min), cause unknown; 2 times slowdown for 60 min, about 400 steps lost (20 min), mostly by thermal-throttle",
+				"slow-start for 10 min, about 66 steps lost (3.3 min), cause unknown; 2 times slowdown for 60 min, about 400 steps lost (20 min), mostly by thermal-throttle",
 		},
 		"a slowdown by what was told": {
 			Facts{Heat: &runlog.Heat{
@@ -104,7 +105,7 @@ func TestHeatIsOneLine(t *testing.T) {
 				},
 			}},
 			"heat, pace, energy: throttled 50 % of the time (60 min: power-wedge), about 400 steps lost (20 min); " +
-				"slow-start for 60 s, about 2 steps lost (6.0 s), by gpu-process; slowdown for 60 min, the steps lost by power-wedge",
+				"slow-start for 60 s, about 2 steps lost (6.0 s), by gpu-process; slowdown for 60 min, the same steps, by power-wedge",
 		},
 		"a slowdown that cost more than what was held back": {
 			Facts{Heat: &runlog.Heat{
@@ -115,7 +116,21 @@ func TestHeatIsOneLine(t *testing.T) {
 				},
 			}},
 			"heat, pace, energy: throttled 12 % of the time (38 min: thermal-throttle), about 2249 steps lost (37 min); " +
-				"slowdown for 5.0 h, about 5999 steps lost (100 min), by thermal-throttle",
+				"slowdown for 5 h, about 5999 steps lost (100 min), by thermal-throttle",
+		},
+		"readings that stopped": {
+			Facts{Attempts: night, HottestC: k(78), Heat: &runlog.Heat{ObservedS: k(2 * 3600), ThrottledS: k(0), ThrottledShare: k(0), Compared: "normal"}},
+			"heat, pace, energy: hottest 78 C; not throttled in the 25 % of the time that the GPU was read",
+		},
+		"throttled, as far as it was read": {
+			Facts{Attempts: night, Heat: &runlog.Heat{ObservedS: k(4 * 3600), ThrottledS: k(3600), ThrottledShare: k(0.25), LostS: k(60), LostSteps: k(1), Types: map[string]runlog.HeatType{
+				"thermal-throttle": {Episodes: 1, ThrottledS: k(3600)},
+			}}},
+			"heat, pace, energy: throttled 25 % of the 50 % of the time that the GPU was read (60 min: thermal-throttle), about 1 step lost (60 s)",
+		},
+		"hot": {
+			Facts{Attempts: night, HottestC: k(93), Heat: &runlog.Heat{ObservedS: k(8 * 3600), ThrottledS: k(0), ThrottledShare: k(0), Types: map[string]runlog.HeatType{"hot": {Episodes: 1, Seconds: k(190)}}}},
+			"heat, pace, energy: hottest 93 C; too hot for 3.2 min; not throttled",
 		},
 		"paused": {
 			Facts{HottestC: k(92), Pauses: 3, Paused: 9 * time.Minute},
@@ -186,6 +201,68 @@ func TestLostTimeIsCountedOnce(t *testing.T) {
 	} {
 		if got := lostTime(c.f); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// TestSummarySaysWhatToDoAboutHeat: the advice of the worst that was seen, where nothing else
+// has said it, in eight lines.
+func TestSummarySaysWhatToDoAboutHeat(t *testing.T) {
+	t.Parallel()
+	k := sample.Known
+	heat := func(types map[string]runlog.HeatType) Facts {
+		return Facts{
+			State: Succeeded, Attempts: []AttemptFacts{{N: 1, Took: time.Hour}},
+			Heat: &runlog.Heat{ObservedS: k(3600), ThrottledS: k(600), ThrottledShare: k(1. / 6), Types: types},
+		}
+	}
+	long, pulse := runlog.HeatType{Episodes: 1, Seconds: k(600), ThrottledS: k(600)}, runlog.HeatType{Episodes: 1, Seconds: k(1), ThrottledS: k(1)}
+	paused := heat(map[string]runlog.HeatType{"hot": long})
+	paused.Pauses = 2
+	ended := heat(map[string]runlog.HeatType{"power-wedge": long})
+	ended.State, ended.Reason = Failed, "the GPU is in the low-power wedge: "+acting.WedgeCure
+	other := heat(map[string]runlog.HeatType{"hw-brake": long})
+	other.Advice = "raise that limit"
+	for name, c := range map[string]struct {
+		f    Facts
+		want string // "" for no advice
+	}{
+		"wedge, before all else":        {heat(map[string]runlog.HeatType{"power-wedge": long, "hot": long, "hw-brake": long}), "advice: the GPU was in the low-power wedge: shut down, unplug"},
+		"low cap":                       {heat(map[string]runlog.HeatType{"low-cap": long}), "nvidia-smi -rgc"},
+		"hot":                           {heat(map[string]runlog.HeatType{"hot": long}), "--max-temp 88:84"},
+		"hot, and paused already":       {paused, "improve cooling or lower the load"},
+		"brake":                         {heat(map[string]runlog.HeatType{"hw-brake": long}), "power adapter"},
+		"heat":                          {heat(map[string]runlog.HeatType{"thermal-throttle": long}), "improve cooling"},
+		"one pulse in an hour":          {heat(map[string]runlog.HeatType{"thermal-throttle": pulse, "hw-brake": pulse}), ""},
+		"the platform's cap, no fault":  {heat(map[string]runlog.HeatType{"power-cap": long, "slowdown": long}), ""},
+		"the result has said it":        {ended, ""},
+		"another piece of advice first": {other, "advice: raise that limit"},
+		"nothing known":                 {Facts{State: Succeeded}, ""},
+	} {
+		lines := Summary(c.f)
+		var got []string
+		for _, l := range lines {
+			if strings.HasPrefix(l, "advice: ") {
+				got = append(got, l)
+			}
+		}
+		switch {
+		case len(lines) > MaxSummaryLines || len(got) > 1:
+			t.Errorf("%s: %d lines, %q", name, len(lines), got)
+		case c.want == "" && len(got) > 0, c.want != "" && (len(got) == 0 || !strings.Contains(got[0], c.want)):
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		case name == "hot, and paused already" && strings.Contains(got[0], "--max-temp"):
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+// TestStepsAreToldInThreeDigits: a third more is seen.
+func TestStepsAreToldInThreeDigits(t *testing.T) {
+	t.Parallel()
+	for s, want := range map[float64]string{0.0125: "(13 ms a step)", 0.13: "(0.13 s a step)", 1.254: "(1.25 s a step)", 12.34: "(12.3 s a step)", 119: "(119 s a step)", 600: "(10 min a step)"} {
+		if got := Summary(Facts{State: Failed, LastStep: 9, StepTimeS: sample.Known(s)})[1]; !strings.Contains(got, want) {
+			t.Errorf("%g: %s", s, got)
 		}
 	}
 }

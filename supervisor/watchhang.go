@@ -97,7 +97,7 @@ func (w *hangWatch) look(ctx context.Context) bool {
 	case hang.Elsewhere:
 		w.once(v, event.Info, "the command stands still, but it has not worked on this machine, as the client of a training elsewhere; it is not ended for that: "+v.Words())
 	case hang.Blind:
-		w.once(v, event.Info, fmt.Sprintf("for %s neither a step nor any output; whether the command hangs cannot be told: %s", v.Limit.Round(time.Second), v.Unknown))
+		w.once(v, event.Info, fmt.Sprintf("for %s neither a step nor any output; whether the command hangs cannot be told: %s", clock.Span(v.Limit), v.Unknown))
 	case hang.Hung:
 		return w.hung(ctx, v, procs)
 	}
@@ -128,7 +128,9 @@ func (w *hangWatch) hung(ctx context.Context, v hang.Verdict, procs []proctree.P
 		e.Msg += "; where it stood is in " + name
 		e.Data["stacks"] = name
 	}
-	r.endWatched(a, hangEnd(v.Words()), e)
+	end := hangEnd(v.Words())
+	end.kept = name
+	r.endWatched(a, end, e)
 	return true
 }
 

@@ -66,6 +66,11 @@ func outsideCases() map[string]fromOutside {
 			"{'loss': nan}",
 			"not-oom divergence high",
 		},
+		"ended in the low-power wedge": {
+			Evidence{Signals: []SignalSent{{Name: "SIGTERM", By: "power-wedge", T: t0.Add(-time.Second)}}, Exit: Exit{Known: true, Signal: "SIGTERM", T: t0}},
+			"{'loss': 2.1}",
+			"not-oom power-wedge high",
+		},
 		"a job over two machines, of which only the waiting is seen": {
 			Evidence{Nodes: 2, Exit: failed},
 			"[rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2006\n[rank0]: Watchdog caught collective operation timeout",

@@ -3,6 +3,8 @@ package oom
 import (
 	"fmt"
 	"time"
+
+	"sparkrun/internal/clock"
 )
 
 // hangFloor is the least time without an advance and without new output after
@@ -42,5 +44,5 @@ func Hung(q Quiet) (hung bool, why string) {
 		return false, ""
 	}
 	return true, fmt.Sprintf("an out-of-memory line was printed %s ago, and for %s there was neither a step nor any output (the limit is %s)",
-		q.Since.Round(time.Second), min(q.SinceOutput, q.SinceAdvance).Round(time.Second), limit.Round(time.Second))
+		clock.Span(q.Since), clock.Span(min(q.SinceOutput, q.SinceAdvance)), clock.Span(limit))
 }

@@ -41,7 +41,8 @@ type Line struct {
 type SignalSent struct {
 	Name string // "SIGINT", "SIGKILL"...
 	// By is "user", "sparkrun" (a stop that somebody asked for), "limit" (the time
-	// limit), "guard" (the memory guard) or "hang" (nothing moved any more).
+	// limit), "guard" (the memory guard), or a watch that was asked to: "hang" (nothing
+	// moved any more), "power-wedge", "slowdown" or "divergence".
 	By string
 	// T tells a signal that ended the job from one that swept up after it: those
 	// later than Exit.T are left out.

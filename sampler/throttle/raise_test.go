@@ -53,8 +53,8 @@ func TestCapWordsLeaveOutWhatWasThrottled(t *testing.T) {
 		held       int
 		want, word string
 	}{
-		"throttled": {160, "power cap for 399 s", "held back for 160 s"},
-		"never":     {0, "power cap for 559 s", ""},
+		"throttled": {160, "power cap for 6.7 min", "held back for 2.7 min"},
+		"never":     {0, "power cap for 9.3 min", ""},
 	} {
 		d := New(config(t))
 		play(d, 0, 560, healthy, func(s float64, x *sample.Sample) {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"sparkrun/internal/clock"
 	"sparkrun/internal/sample"
 )
 
@@ -171,16 +172,4 @@ func lostWords(lost sample.Num) string {
 }
 
 // short writes seconds as a person would.
-func short(s float64) string {
-	switch {
-	case s < 10:
-		return fmt.Sprintf("%.1f s", s)
-	case s < 600:
-		return fmt.Sprintf("%.0f s", s)
-	}
-	d := time.Duration(s * float64(time.Second)).Round(time.Minute)
-	if d < time.Hour {
-		return fmt.Sprintf("%.0f min", d.Minutes())
-	}
-	return fmt.Sprintf("%d h %02d min", int(d.Hours()), int(d.Minutes())%60)
-}
+func short(s float64) string { return clock.Span(time.Duration(s * float64(time.Second))) }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"sparkrun/internal/clock"
 	"sparkrun/sampler/throttle"
 )
 
@@ -65,12 +66,4 @@ func (s *Slow) Words() string {
 }
 
 // span writes a time as one says it.
-func span(d time.Duration) string {
-	switch {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%.3g s", d.Seconds())
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%.0f min", d.Minutes())
-	}
-	return fmt.Sprintf("%.1f h", d.Hours())
-}
+func span(d time.Duration) string { return clock.Span(d) }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"sparkrun/internal/clock"
 )
 
 const (
@@ -137,7 +139,7 @@ func (s *state) peakWords(g Goal) string {
 // stop fills in why no attempt is started.
 func (s *state) stop(d *Decision, g Goal, last Reading, now time.Duration) {
 	short := fmt.Sprintf("MemAvailable is %s GiB, too little for %s", gib(last.AvailKiB), s.peakWords(g))
-	waited := now.Round(time.Second)
+	waited := clock.Span(now)
 	switch s.cause {
 	case byLiving:
 		d.Why = fmt.Sprintf("%s; held by %s, still there after %s: end it, or start again when it is gone", short, names(s.culprits), waited)

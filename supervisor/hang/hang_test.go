@@ -283,7 +283,7 @@ func TestMovesWithoutConnections(t *testing.T) {
 func TestWords(t *testing.T) {
 	t.Parallel()
 	_, v := play(t, 0, trained(), 31*time.Minute, func(_ int, l *Look) { l.GPUPct = sample.Known(3) })
-	if got := v.Words(); !strings.Contains(got, "for 31m0s neither") || !strings.Contains(got, "GPU at 3 %") || !strings.Contains(got, "0.0 % of one core") || !strings.Contains(got, "limit is 30m0s") {
+	if got := v.Words(); !strings.Contains(got, "for 31 min neither") || !strings.Contains(got, "GPU at 3 %") || !strings.Contains(got, "0.0 % of one core") || !strings.Contains(got, "limit is 30 min") {
 		t.Error(got)
 	}
 	first := trained()

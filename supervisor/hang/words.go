@@ -2,7 +2,8 @@ package hang
 
 import (
 	"fmt"
-	"time"
+
+	"sparkrun/internal/clock"
 )
 
 // Words say what has not moved and for how long, as part of a sentence.
@@ -12,12 +13,5 @@ func (v Verdict) Words() string {
 		gpu = fmt.Sprintf("GPU at %.0f %%", v.GPUPct.V)
 	}
 	return fmt.Sprintf("for %s neither a step nor any output, %s, %.1f %% of one core used, no byte read, written or carried by its connections (the limit is %s)",
-		round(v.Still), gpu, 100*v.CPUShare, round(v.Limit))
-}
-
-func round(d time.Duration) time.Duration {
-	if d < time.Minute {
-		return d.Round(100 * time.Millisecond)
-	}
-	return d.Round(time.Second)
+		clock.Span(v.Still), gpu, 100*v.CPUShare, clock.Span(v.Limit))
 }

@@ -27,6 +27,22 @@ func TestInWords(t *testing.T) {
 	}
 }
 
+// TestEveryWatchHasWords: what our own watches end an attempt for is told in words, and not
+// by its code alone.
+func TestEveryWatchHasWords(t *testing.T) {
+	t.Parallel()
+	tab, err := oom.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, by := range []string{"user", "limit", "hang", "power-wedge", "slowdown", "divergence"} {
+		v := tab.Decide(oom.Evidence{Signals: []oom.SignalSent{{Name: "SIGTERM", By: by}}, Exit: oom.Exit{Known: true, Signal: "SIGTERM", T: time.Unix(9, 0)}})
+		if v.Reason != by || reasons[v.Reason] == "" {
+			t.Errorf("%s: %s", by, InWords(v))
+		}
+	}
+}
+
 func sampleAnswer() Answer {
 	step := int64(340)
 	return Answer{Verdict: oom.Verdict{
