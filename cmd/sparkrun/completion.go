@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"sparkrun/ladder"
 	"sparkrun/supervisor"
@@ -22,6 +23,28 @@ func fixed(choices ...cobra.Completion) cobra.CompletionFunc {
 	return func(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return beginning(choices, typed), cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// examples shows the form of those flags that take a number, a time or a word of one's own:
+// no file stands for any of them.
+var examples = map[string][]cobra.Completion{
+	"grace": {"30s", "2m"}, "gate-limit": {"1h", "10m"}, "hang-after": {"3m", cobra.CompletionWithDesc("0", "never")},
+	"max-attempts": {"8", "4"}, "min-free": {"2GiB"}, "guard-floor": {"3%", "4GiB"}, "guard-soft": {defaultSoft},
+	"watch": {"15m", "1m"}, "watch-step": {"5s"}, "for": {"30s", "10m"},
+	"params": {"8B", "70B"}, "rank": {"16"}, "batch": {"1"}, "seq-len": {"2048"}, "budget": {"110GB"},
+	"name": nil, "knob": nil,
+}
+
+// completeExamples offers them for the flags of a command that have nothing better.
+func completeExamples(c *cobra.Command) {
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if _, has := c.GetFlagCompletionFunc(f.Name); has {
+			return
+		}
+		if words, ok := examples[f.Name]; ok {
+			completes(c, f.Name, fixed(words...))
+		}
+	})
 }
 
 func folders(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {

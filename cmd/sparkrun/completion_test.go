@@ -57,6 +57,11 @@ func TestCompletion(t *testing.T) {
 		{map[string]string{"SPARKRUN_LADDER": mine}, []string{"--deny", ""}, []string{"half", noFiles}},
 		{nil, []string{"--ladder", "nonsense", "--deny", ""}, []string{noFiles}},
 		{nil, []string{"preflight", "--format", ""}, []string{"table", "lines", "json", noFiles}},
+		{nil, []string{"preflight", "--watch", ""}, []string{"15m", "1m", noFiles}},
+		{nil, []string{"sample", "--for", "1"}, []string{"10m", noFiles}},
+		{nil, []string{"plan", "--budget", ""}, []string{"110GB", noFiles}},
+		{nil, []string{"--name", ""}, []string{noFiles}},
+		{nil, []string{"--hang-after", ""}, []string{"3m", "0", noFiles}},
 		{nil, []string{"--max-slowdown", ""}, []string{"1.5:30", noFiles}},
 		{nil, []string{"preflight", "--format", "l"}, []string{"lines", noFiles}},
 		{nil, []string{"preflight", "--profiles", ""}, []string{folders}},
@@ -73,11 +78,12 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// Every flag that takes a word has its values completed, or is known to take
-// anything.
+// Every flag that takes a word has its values, or an example of their form, completed, or
+// is known to take a file: a number is none.
 func TestEveryChoiceIsCompleted(t *testing.T) {
 	t.Parallel()
-	free := []string{"name", "knob", "min-free", "thermal-config", "grace", "max-attempts", "gate-limit", "hang-after", "on-event", "guard-floor", "guard-soft", "system", "telemetry", "params", "rank", "batch", "seq-len", "budget", "report", "watch", "watch-step", "for", "report-fd"}
+	// Files, or a command of the shell.
+	free := []string{"thermal-config", "on-event", "system", "telemetry", "report", "report-fd"}
 	root := newRoot(environment{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: func(string) string { return "" }})
 	for _, c := range append([]*cobra.Command{root}, root.Commands()...) {
 		if c.Hidden {

@@ -20,7 +20,9 @@ func newExplain(e environment) *cobra.Command {
 setting and where it comes from, the effective batch, the method, the newest complete
 checkpoint, and for each rung of the ladder the exact change, or why it is refused.
 
-Nothing is run and nothing is written. The flags are those of a run.`,
+Nothing is run and nothing is written. The flags are those of a run.
+
+Ends with 0 when it answered, with 125 when it could not.`,
 		Example: fmt.Sprintf("  %[1]s explain -- llamafactory-cli train sft.yaml\n  %[1]s explain --json -- docker run --rm -v $PWD:/w -w /w IMAGE python train.py", progName()),
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {

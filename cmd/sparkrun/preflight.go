@@ -48,7 +48,8 @@ The command is judged as a run would start it: with ./sparkrun.yaml, SPARKRUN_<F
 the flags of a run. Nothing is changed on the machine without --fix, which first lists
 what it would do.
 
-Ends with 0 ready, 1 ready with warnings, 2 blocked (125 if it could not be done).`,
+Ends with 0 ready, 1 ready with warnings, 2 blocked (125 if it could not be done); with
+--fix 0 when nothing is left to do, 1 when something is.`,
 		Example: fmt.Sprintf("  %[1]s preflight -- python train.py\n  %[1]s preflight --watch 15m\n  %[1]s preflight --fix", progName()),
 		Args:    cobra.ArbitraryArgs,
 		RunE:    func(cmd *cobra.Command, args []string) error { return runPreflight(cmd, args, &f, e) },

@@ -59,7 +59,11 @@ signal), otherwise
 podman) gives 125 to 127 of its own: run.json has ended_by. "sparkrun preflight" ends
 with 0 ready, 1 ready with warnings, 2 blocked; "sparkrun plan" with 0 fits, 1 tight or
 over by the estimate, 2 the weights cannot fit; "sparkrun sample" with 0 when the first
-row is written, 1 where no sensor answers; "sparkrun why" with 0 when it answered.`
+row is written, 1 where no sensor answers; "sparkrun why" and "sparkrun explain" with 0
+when they answered; "sparkrun trainers check" with 0 where all files are good, 1 where one
+is not; "sparkrun version --self-test" with 0 within the limits, 1 beyond one of them;
+"sparkrun preflight --fix" with 0 when nothing is left to do, 1 when something is. All of
+them end with 125 where they could not do what they were asked.`
 
 // run is sparkrun as a function: it returns the exit status.
 func run(args []string, e environment) int {
@@ -132,6 +136,9 @@ func newRoot(e environment) *cobra.Command {
 	so.completions(sub, e)
 
 	root.AddCommand(sub, newPreflight(e), newPlan(e), newExplain(e), newTrainers(e), newWhy(e), newSample(e), newConfig(e), newVersion(), newExitCodes())
+	for _, c := range append(root.Commands(), root) {
+		completeExamples(c)
+	}
 	root.AddCommand(hidden(e)...)
 	return root
 }
