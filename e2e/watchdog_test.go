@@ -66,7 +66,7 @@ func TestWatchdogHang(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	said := p.events("hang")
-	if len(said) != 1 || !strings.Contains(said[0], "GPU at 0 %") || !strings.Contains(said[0], "attempts/1/hang.txt") || !strings.Contains(said[0], "the limit is 2s") {
+	if len(said) != 1 || !strings.Contains(said[0], "GPU at 0 %") || !strings.Contains(said[0], "attempts/1/hang.txt") || !strings.Contains(said[0], "the limit is 2 s") {
 		t.Errorf("hang: %q", said)
 	}
 	b, err := os.ReadFile(p.file("attempts/1/hang.txt"))

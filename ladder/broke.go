@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"sparkrun/internal/job"
+	"sparkrun/internal/shellread"
 )
 
 // settingBroke decides after a change that made the command fail in a new way. The
@@ -172,7 +173,7 @@ func command(j job.Job, want job.Knobs, argv []string) string {
 		if slices.Contains(turned, k) {
 			value = want[k].Value
 		}
-		b.WriteString("--knob " + shellWords([]string{string(k) + "=" + value}) + " ")
+		b.WriteString(shellread.Line([]string{"--knob", string(k) + "=" + value}) + " ")
 	}
-	return b.String() + "-- " + shellWords(argv)
+	return b.String() + "-- " + shellread.Line(argv)
 }

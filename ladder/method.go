@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"sparkrun/internal/job"
+	"sparkrun/internal/shellread"
 	"sparkrun/ladder/trainer"
 )
 
@@ -53,7 +54,7 @@ func (st *state) lora(r rung) turn {
 		return turn{step: step, why: "full fine-tune -> LoRA in 16 bit, the learning rate as it is (" + anew + "; allowed by --allow " + r.Name + ")"}
 	}
 	t := no(refused, "LoRA is a different experiment and needs a learning rate of its own (--knob lora_lr=..., or --allow %s to keep the present one)", r.Name)
-	t.advice = "to go on with LoRA: sparkrun --knob lora_lr=" + loraRate(st.now[job.LearningRate].Value) + " -- " + shellWords(st.s.Job.Argv)
+	t.advice = "to go on with LoRA: sparkrun --knob lora_lr=" + loraRate(st.now[job.LearningRate].Value) + " -- " + shellread.Line(st.s.Job.Argv)
 	return t
 }
 

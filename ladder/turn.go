@@ -224,17 +224,3 @@ func orUnknown(text string) string {
 	}
 	return text
 }
-
-// shellWords writes a command so that a shell reads it back.
-func shellWords(argv []string) string {
-	words := make([]string, len(argv))
-	for i, w := range argv {
-		plain := w != "" && strings.Trim(w, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-") == ""
-		if plain {
-			words[i] = w
-		} else {
-			words[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
-		}
-	}
-	return strings.Join(words, " ")
-}

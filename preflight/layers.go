@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sparkrun/internal/regular"
+	"sparkrun/internal/treefs"
 )
 
 // tree is a file system that packages are looked for in: this machine or a recorded
@@ -280,41 +281,14 @@ func (l *layers) executable(path string) bool {
 // resolve follows every symbolic link, inside the image. The last element need not
 // exist.
 func (l *layers) resolve(path string) (string, error) {
-	links := 0
-	todo := strings.Split(path, "/")
-	done := "/"
-	for len(todo) > 0 {
-		name := todo[0]
-		todo = todo[1:]
-		switch name {
-		case "", ".":
-			continue
-		case "..":
-			done = filepath.Dir(done)
-			continue
-		}
-		next := filepath.Join(done, name)
-		found := l.at(next)
+	return treefs.Follow(path, func(at string) (string, error) {
+		found := l.at(at)
 		switch {
-		case errors.Is(found.err, fs.ErrNotExist) && len(todo) == 0:
-			return next, nil
 		case found.err != nil:
 			return "", found.err
 		case found.st.Mode()&fs.ModeSymlink == 0:
-			done = next
-			continue
+			return "", nil
 		}
-		target, err := os.Readlink(found.paths[0])
-		if err != nil {
-			return "", err
-		}
-		if links++; links > 40 {
-			return "", &fs.PathError{Op: "open", Path: path, Err: syscall.ELOOP}
-		}
-		if filepath.IsAbs(target) {
-			done = "/"
-		}
-		todo = append(strings.Split(target, "/"), todo...)
-	}
-	return done, nil
+		return os.Readlink(found.paths[0])
+	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sparkrun/internal/clock"
 	"sparkrun/internal/event"
 	"sparkrun/internal/sample"
 	"sparkrun/sampler/host"
@@ -42,7 +43,7 @@ func (s *Sampler) noteOK(source string, at time.Time) {
 	if ended {
 		s.tell(event.Event{
 			T: at, Kind: event.SensorGap, Level: event.Info,
-			Msg:  fmt.Sprintf("%s came back after %.1f s", sourceName(source), lasted.Seconds()),
+			Msg:  fmt.Sprintf("%s came back after %s", sourceName(source), clock.Span(lasted)),
 			Data: map[string]any{"source": source, "state": "end", "lost_s": lasted.Seconds()},
 		})
 	}
@@ -182,7 +183,7 @@ func (s *Sampler) fileNote(name string, kind trouble, err error, dropped int) {
 		}
 		e := event.Event{
 			T: at, Kind: kind.eventKind(nil), Level: event.Info,
-			Msg:  fmt.Sprintf("%s is written again after %.1f s", path, lasted.Seconds()),
+			Msg:  fmt.Sprintf("%s is written again after %s", path, clock.Span(lasted)),
 			Data: map[string]any{"file": name, "state": "end", "lost_rows": dropped},
 		}
 		if dropped > 0 {

@@ -163,8 +163,8 @@ func TestFailuresAreToldWhenTheyBeginAndEnd(t *testing.T) {
 	want := []string{
 		"-20s readings of temp_gpu_c stopped: timed out",
 		"-18s GPU readings stopped: no answer for 2 s",
-		"-13s GPU readings came back after 2.0 s",
-		"-13s readings of temp_gpu_c came back after 4.0 s",
+		"-13s GPU readings came back after 2 s",
+		"-13s readings of temp_gpu_c came back after 4 s",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("events\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -226,8 +226,8 @@ func TestSensorsThatHangAreToldByName(t *testing.T) {
 		"-20s GPU readings stopped: no answer for 2 s",
 		"-20s readings of hwmon2/temp1_input (nvme Composite) stopped: no answer for 1 s",
 		"-19s host temperature readings stopped: no answer for 2 s",
-		"-15s host temperature readings came back after 1.0 s",
-		"-15s readings of hwmon2/temp1_input (nvme Composite) came back after 2.0 s",
+		"-15s host temperature readings came back after 1 s",
+		"-15s readings of hwmon2/temp1_input (nvme Composite) came back after 2 s",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("events\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

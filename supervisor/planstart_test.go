@@ -30,7 +30,7 @@ func TestStartFromTheRunsOwnLadder(t *testing.T) {
 		never  string
 	}{
 		{"the ladder", func(*Options) {}, 82e9, "shorter-packing", false, "seq_len 8192 -> 2048, micro_batch 4 -> 1, grad_accum 8 -> 32", ""},
-		{"its line", func(*Options) {}, 115e9, "shorter-packing", false, "'cutoff_len=2048'", ""},
+		{"its line", func(*Options) {}, 115e9, "shorter-packing", false, " cutoff_len=2048", ""},
 		{"only what leaves the training the same", func(o *Options) { o.Exact = true }, 60e9, "smaller-model", false, "without --exact: ", "$ "},
 		{"a rung is left out", func(o *Options) { o.Deny = []string{"shorter-packing"} }, 115e9, "smaller-model", false, "without --deny shorter-packing: ", "cutoff_len"},
 		{"consent is missing", func(*Options) {}, 60e9, "bf16-lora", true, "needs a learning rate of its own", ""},

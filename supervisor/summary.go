@@ -6,10 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"mvdan.cc/sh/v3/syntax"
-
 	"sparkrun/internal/clock"
 	"sparkrun/internal/sample"
+	"sparkrun/internal/shellread"
 	"sparkrun/sampler/energy"
 	"sparkrun/supervisor/runlog"
 )
@@ -256,14 +255,4 @@ func clip(s string, n int) string {
 func human(d time.Duration) string { return clock.Span(d) }
 
 // shellLine writes argv so that it can be pasted into a shell.
-func shellLine(argv []string) string {
-	words := make([]string, len(argv))
-	for i, a := range argv {
-		q, err := syntax.Quote(a, syntax.LangBash)
-		if err != nil { // a NUL byte cannot be in an argv
-			q = a
-		}
-		words[i] = q
-	}
-	return strings.Join(words, " ")
-}
+func shellLine(argv []string) string { return shellread.Line(argv) }

@@ -105,7 +105,7 @@ func TestHeatIsOneLine(t *testing.T) {
 				},
 			}},
 			"heat, pace, energy: throttled 50 % of the time (60 min: power-wedge), about 400 steps lost (20 min); " +
-				"slow-start for 60 s, about 2 steps lost (6.0 s), by gpu-process; slowdown for 60 min, the same steps, by power-wedge",
+				"slow-start for 60 s, about 2 steps lost (6 s), by gpu-process; slowdown for 60 min, the same steps, by power-wedge",
 		},
 		"a slowdown that cost more than what was held back": {
 			Facts{Heat: &runlog.Heat{

@@ -1,13 +1,12 @@
 package clock
 
 import (
-	"fmt"
 	"math"
 	"strconv"
 	"time"
 )
 
-// Span writes a length of time as a person would say it, in two digits or three: 81 ms,
+// Span writes a length of time as a person would say it, in two digits or three: 81 ms, 3 s,
 // 5.5 s, 90 s, 3.2 min, 45 min, 7.5 h. Halves are rounded up, so that a figure reads the
 // same wherever it is told.
 func Span(d time.Duration) string {
@@ -18,7 +17,7 @@ func Span(d time.Duration) string {
 	case s < 0.095:
 		return rounded(s*1000, 1) + " ms"
 	case s < 9.95:
-		return fmt.Sprintf("%.1f s", math.Round(s*10)/10)
+		return rounded(s, 10) + " s"
 	case s < 119.5:
 		return rounded(s, 1) + " s"
 	case s < 9.95*60:

@@ -13,7 +13,7 @@ func TestSpan(t *testing.T) {
 		94700 * time.Microsecond:  "95 ms",
 		95 * time.Millisecond:     "0.1 s",
 		5500 * time.Millisecond:   "5.5 s",
-		6 * time.Second:           "6.0 s",
+		6 * time.Second:           "6 s",
 		9950 * time.Millisecond:   "10 s",
 		12500 * time.Millisecond:  "13 s", // not 12 here and 13 there
 		119 * time.Second:         "119 s",

@@ -1,6 +1,6 @@
-// Package shellread owns the parsing of shell text that users and their files hold: the
-// parser descends once for each bracket, and a stack that overflows ends the process, which
-// nothing can recover from.
+// Package shellread owns the parsing of shell text that users and their files hold, and the
+// writing of a command as such text. The parser descends once for each bracket, and a stack
+// that overflows ends the process, which nothing can recover from.
 package shellread
 
 import (
@@ -49,3 +49,23 @@ func deep(text string) bool {
 	}
 	return false
 }
+
+// Line writes a command so that it can be pasted into a shell: what was read, the other way.
+// Words that mean themselves stay as they are.
+func Line(argv []string) string {
+	words := make([]string, len(argv))
+	for i, a := range argv {
+		words[i] = a
+		// In front a word may be an assignment or belong to the shell.
+		if i > 0 && a != "" && strings.Trim(a, plain) == "" {
+			continue
+		}
+		if q, err := syntax.Quote(a, syntax.LangBash); err == nil { // a NUL byte cannot be in an argv
+			words[i] = q
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// plain are the characters that mean themselves to a shell, wherever in a word they stand.
+const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-"

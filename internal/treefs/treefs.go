@@ -45,6 +45,19 @@ func (r Root) Host(path string) string {
 // Resolve follows every symbolic link in path and returns the real path, as the root's
 // machine names it. The last element need not exist.
 func (r Root) Resolve(path string) (string, error) {
+	return Follow(path, func(at string) (string, error) {
+		target, err := os.Readlink(r.Host(at))
+		if errors.Is(err, syscall.EINVAL) {
+			return "", nil // no link
+		}
+		return target, err
+	})
+}
+
+// Follow follows every symbolic link in path and returns the real path. link says where
+// the link at a path without links leads, "" where it is none; its errors are returned, but
+// for fs.ErrNotExist at the last element, which need not exist.
+func Follow(path string, link func(at string) (string, error)) (string, error) {
 	// Linux gives up after 40 links; so does this.
 	links := 0
 	todo := strings.Split(path, "/")
@@ -60,23 +73,22 @@ func (r Root) Resolve(path string) (string, error) {
 			continue
 		}
 		next := filepath.Join(done, name)
-		target, err := os.Readlink(r.Host(next))
+		target, err := link(next)
 		switch {
-		case err == nil:
-			if links++; links > 40 {
-				return "", &fs.PathError{Op: "open", Path: path, Err: syscall.ELOOP}
-			}
-			if filepath.IsAbs(target) {
-				done = "/"
-			}
-			// The target's own ".." are kept: they count from the link's real
-			// folder.
-			todo = append(strings.Split(target, "/"), todo...)
-		case errors.Is(err, syscall.EINVAL), errors.Is(err, fs.ErrNotExist) && len(todo) == 0:
-			done = next
-		default:
+		case err != nil && !(errors.Is(err, fs.ErrNotExist) && len(todo) == 0):
 			return "", err
+		case target == "":
+			done = next
+			continue
 		}
+		if links++; links > 40 {
+			return "", &fs.PathError{Op: "open", Path: path, Err: syscall.ELOOP}
+		}
+		if filepath.IsAbs(target) {
+			done = "/"
+		}
+		// The target's own ".." are kept: they count from the link's real folder.
+		todo = append(strings.Split(target, "/"), todo...)
 	}
 	return done, nil
 }

@@ -233,7 +233,7 @@ func TestWhatLastsGetsItsOwnStart(t *testing.T) {
 	// What was kept is told by the start, in one line.
 	check(t, got, "100 thermal-throttle start info", "160 thermal-throttle end info",
 		"460 thermal-throttle start warn", "759 thermal-throttle end warn")
-	if got[2].Data["since"] != "2026-07-14T22:06:40.000Z" || got[3].Data["duration_s"] != 299.0 || !strings.Contains(got[2].Msg, "1 more of 1.0 s in all") {
+	if got[2].Data["since"] != "2026-07-14T22:06:40.000Z" || got[3].Data["duration_s"] != 299.0 || !strings.Contains(got[2].Msg, "1 more of 1 s in all") {
 		t.Errorf("%q %v\n%v", got[2].Msg, got[2].Data, got[3].Data)
 	}
 	if ended := got[2].Data["episodes_ended"].([]map[string]any); len(ended) != 1 || ended[0]["since"] != "2026-07-14T22:05:00.000Z" {

@@ -175,7 +175,7 @@ func TestPulsesFurtherApartAreTwoEpisodes(t *testing.T) {
 	if update.Kind != event.ThrottleUpdate || update.Data["id"] != got[0].Data["id"] || got[3].Data["id"] == got[0].Data["id"] {
 		t.Errorf("%+v does not belong to the first start, or the last one does", update)
 	}
-	if update.Data["episodes"] != 2 || update.Data["pulses"] != 3 || update.Data["throttled_s"] != 3.0 || !strings.Contains(update.Msg, "3 pulses in 11 min, 3.0 s in all") {
+	if update.Data["episodes"] != 2 || update.Data["pulses"] != 3 || update.Data["throttled_s"] != 3.0 || !strings.Contains(update.Msg, "3 pulses in 11 min, 3 s in all") {
 		t.Errorf("%q %v", update.Msg, update.Data)
 	}
 	ended := update.Data["episodes_ended"].([]map[string]any)
