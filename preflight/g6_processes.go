@@ -66,11 +66,6 @@ const (
 	detailBytes = 128 << 20
 )
 
-// readProcesses reads /proc. A process that ends meanwhile is left out.
-func readProcesses(ctx context.Context, r root, t servers) processTable {
-	return detailed(ctx, r, t, readStats(ctx, r))
-}
-
 // detailed adds to the list of processes what their command lines tell.
 func detailed(ctx context.Context, r root, t servers, stats processStats) processTable {
 	tab := processTable{byPID: make(map[int]*process, len(stats.rows)), uid: -1, hidden: stats.hidden, cut: stats.cut, err: stats.err}

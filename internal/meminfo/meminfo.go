@@ -63,43 +63,6 @@ func parse(b []byte) Info {
 // Available returns MemAvailable in KiB, and whether the kernel gives it.
 func (i Info) Available() (uint64, bool) { v, ok := i["MemAvailable"]; return v, ok }
 
-// Pressure is one reading of /proc/pressure/memory: the share of the last ten
-// seconds in which some, or all, tasks waited for memory, in percent.
-type Pressure struct{ Some10, Full10 float64 }
-
-// ReadPressure reads /proc/pressure/memory under root. Kernels without PSI have
-// no file, or answer EOPNOTSUPP; that is an error here and "absent" to callers.
-func ReadPressure(root string) (Pressure, error) {
-	b, err := os.ReadFile(filepath.Join(root, "proc/pressure/memory"))
-	if err != nil {
-		return Pressure{}, fmt.Errorf("reading memory pressure: %w", err)
-	}
-	var p Pressure
-	seen := 0
-	for _, line := range bytes.Split(b, []byte("\n")) {
-		f := bytes.Fields(line)
-		if len(f) < 2 || !bytes.HasPrefix(f[1], []byte("avg10=")) {
-			continue
-		}
-		v, err := strconv.ParseFloat(string(f[1][len("avg10="):]), 64)
-		if err != nil {
-			return Pressure{}, fmt.Errorf("reading memory pressure: %w", err)
-		}
-		switch string(f[0]) {
-		case "some":
-			p.Some10 = v
-			seen++
-		case "full":
-			p.Full10 = v
-			seen++
-		}
-	}
-	if seen != 2 {
-		return Pressure{}, fmt.Errorf("memory pressure file has an unknown form: %q", b)
-	}
-	return p, nil
-}
-
 // OOMKills reads how many processes the kernel has killed for want of memory
 // since boot (vmstat oom_kill, Linux 4.13 and newer).
 func OOMKills(root string) (uint64, error) {

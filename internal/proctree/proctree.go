@@ -194,20 +194,6 @@ func readProc(path string) []byte {
 	}
 }
 
-// RSSKiB returns the resident memory of a process (VmRSS); ok is false when it
-// is gone or is a kernel thread.
-func RSSKiB(pid int) (kib uint64, ok bool) {
-	f := bytes.Fields(readProc("/proc/" + strconv.Itoa(pid) + "/statm"))
-	if len(f) < 2 {
-		return 0, false
-	}
-	pages, err := strconv.ParseUint(string(f[1]), 10, 64)
-	if err != nil {
-		return 0, false
-	}
-	return pages * uint64(os.Getpagesize()) / 1024, true
-}
-
 // WithEnv returns the processes whose environment holds exactly the entry
 // "NAME=value". Processes of other users cannot be read and are left out.
 func WithEnv(entry string) []Proc {

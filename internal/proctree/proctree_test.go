@@ -58,9 +58,6 @@ func TestLiveTree(t *testing.T) {
 	if !walked {
 		t.Errorf("Walk does not find %+v", sleeper)
 	}
-	if kib, ok := RSSKiB(sleeper.PID); !ok || kib == 0 {
-		t.Errorf("memory of a live process: %d %v", kib, ok)
-	}
 	found := false
 	for _, p := range WithEnv("PROCTREE_TEST=yes it is") {
 		found = found || p.PID == sleeper.PID

@@ -136,19 +136,6 @@ func (a Anchor) String() string {
 	return fmt.Sprintf("%s, %s (%s, %s): %s", s, a.Fits, a.Source, a.Date, a.Note)
 }
 
-// Anchors returns all anchors of the built-in table.
-func Anchors() []Anchor {
-	t, err := loadTable()
-	if err != nil {
-		return nil
-	}
-	var all []Anchor
-	for _, r := range t.Anchors {
-		all = append(all, r.anchor())
-	}
-	return all
-}
-
 // Closest returns the anchor nearest to a training: the same method and kind of model,
 // near in size; false where none is near.
 func Closest(s Spec) (Anchor, bool) {

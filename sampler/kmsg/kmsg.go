@@ -28,8 +28,7 @@ const maxRecord = 8192
 
 // Log is the kernel log from the moment it was opened. Follow it once.
 type Log struct {
-	source string
-	file   *os.File
+	file *os.File
 	// journal is the journalctl process when /dev/kmsg cannot be read.
 	journal *child
 }
@@ -43,13 +42,13 @@ func Open() (*Log, error) { return open(device, "journalctl", journalDirs) }
 func open(path, journalctl string, journal []string) (*Log, error) {
 	f, err := openDevice(path)
 	if err == nil {
-		return &Log{source: "kmsg", file: f}, nil
+		return &Log{file: f}, nil
 	}
 	c, jerr := openJournal(journalctl, journal)
 	if jerr != nil {
 		return nil, fmt.Errorf("%w, and journalctl -k instead of it: %w; kills show only in vmstat and the cgroup", err, jerr)
 	}
-	return &Log{source: "journal", journal: c}, nil
+	return &Log{journal: c}, nil
 }
 
 func openDevice(path string) (*os.File, error) {
@@ -93,9 +92,6 @@ func (l *Log) Close() {
 	_ = l.journal.wait()
 }
 
-// Source is "kmsg" or "journal".
-func (l *Log) Source() string { return l.source }
-
 // Follow emits every record until ctx ends, which is no error, and then closes
 // the log. lost, if not nil, hears how many records the kernel overwrote before
 // they could be read.
@@ -110,16 +106,6 @@ func (l *Log) Follow(ctx context.Context, emit func(sample.KernelLine), lost fun
 		return err
 	}
 	return nil // ended because it was asked to
-}
-
-// Follow opens the kernel log and emits every record from now on until ctx
-// ends, which is no error.
-func Follow(ctx context.Context, emit func(sample.KernelLine)) error {
-	l, err := Open()
-	if err != nil {
-		return err
-	}
-	return l.Follow(ctx, emit, nil)
 }
 
 func (l *Log) followDevice(ctx context.Context, emit func(sample.KernelLine), lost func(uint64)) error {

@@ -173,7 +173,7 @@ func TestOverwrittenRecordsAreCounted(t *testing.T) {
 		}
 	}
 	kernel.Close()
-	l := &Log{source: "kmsg", file: os.NewFile(uintptr(fds[0]), "kmsg")}
+	l := &Log{file: os.NewFile(uintptr(fds[0]), "kmsg")}
 	var text string
 	var lost []uint64
 	err = l.Follow(t.Context(), func(k sample.KernelLine) { text += k.Text }, func(n uint64) { lost = append(lost, n) })
