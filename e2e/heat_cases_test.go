@@ -91,7 +91,10 @@ train 0.1 until throttle.end
 train 0.1 10`,
 			want: []string{"power-wedge start warn", "power-wedge end warn"},
 			data: []string{"power_w=12 clock_sm_mhz=611 temp_c=44", "ended=recovered"},
-			check: func(t *testing.T, _ *proc, events []heatEvent) {
+			check: func(t *testing.T, p *proc, events []heatEvent) {
+				if b, err := os.ReadFile(p.file("summary.txt")); err != nil || !strings.Contains(string(b), "advice: the GPU was in the low-power wedge: shut down") {
+					t.Errorf("the summary does not say what helps: %v\n%s", err, b)
+				}
 				for _, words := range []string{"unplug from the wall and from the unit", "a reboot does not help"} {
 					if !strings.Contains(events[0].Msg, words) {
 						t.Errorf("not told: %q in %q", words, events[0].Msg)

@@ -119,7 +119,8 @@ func TestPlanSaysWhatToFetch(t *testing.T) {
 		}
 	}
 	for _, o := range []PlanOptions{
-		{Told: map[job.Knob]string{job.Model: "./Thing-8B"}}, {Params: "8B"},
+		{Told: map[job.Knob]string{job.Model: "./Thing-8B"}},
+		{Params: "8B"},
 		{Options: Options{Argv: strings.Fields("docker run img trl sft --model_name_or_path some/Thing-8B")}},
 	} {
 		dir := planDir(t)

@@ -236,10 +236,13 @@ func tailLines(f Facts) []string {
 // stepWords writes the length of a step, in three digits: steps are compared with each
 // other, and a tenth more is what one wants to see.
 func stepWords(s float64) string {
-	if s < 0.095 || s >= 120 {
-		return human(time.Duration(s * float64(time.Second)))
+	switch {
+	case s < 0.0995:
+		return fmt.Sprintf("%.0f ms", s*1000)
+	case s < 120:
+		return digits(s) + " s"
 	}
-	return digits(s) + " s"
+	return human(time.Duration(s * float64(time.Second)))
 }
 
 // clip shortens s to n characters at most.

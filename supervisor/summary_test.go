@@ -260,7 +260,7 @@ func TestSummarySaysWhatToDoAboutHeat(t *testing.T) {
 // TestStepsAreToldInThreeDigits: a third more is seen.
 func TestStepsAreToldInThreeDigits(t *testing.T) {
 	t.Parallel()
-	for s, want := range map[float64]string{0.0125: "(13 ms a step)", 0.13: "(0.13 s a step)", 1.254: "(1.25 s a step)", 12.34: "(12.3 s a step)", 119: "(119 s a step)", 600: "(10 min a step)"} {
+	for s, want := range map[float64]string{0.0126: "(13 ms a step)", 0.0983: "(98 ms a step)", 0.13: "(0.13 s a step)", 1.254: "(1.25 s a step)", 12.34: "(12.3 s a step)", 119: "(119 s a step)", 600: "(10 min a step)"} {
 		if got := Summary(Facts{State: Failed, LastStep: 9, StepTimeS: sample.Known(s)})[1]; !strings.Contains(got, want) {
 			t.Errorf("%g: %s", s, got)
 		}

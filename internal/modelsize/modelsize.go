@@ -83,15 +83,11 @@ type Place struct {
 	Getenv func(name string) string
 }
 
-// Read returns the size of the model in a local folder or file, or of the one of that
+// Read returns the size of the model in a folder or file of the place, or of the one of that
 // name in the Hugging Face cache (HF_HUB_CACHE, HF_HOME, ~/.cache/huggingface). A size
 // in the name counts only where nothing is on disk. Weights that are torn or not what
 // they say are an error, and so is a model of which nothing is known (ErrUnknown; then
 // Notes, Missing and Fault still say what is wrong with the files that there are).
-func Read(path string) (Size, error) { return Place{}.Read(path) }
-
-// Read is the function of the same name for a training that runs elsewhere or with
-// another environment.
 func (p Place) Read(name string) (Size, error) {
 	name = strings.TrimSpace(name)
 	if name == "" || strings.ContainsRune(name, 0) {

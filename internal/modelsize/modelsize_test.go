@@ -471,3 +471,6 @@ func TestHeaders(t *testing.T) {
 		}
 	})
 }
+
+// Read is Place.Read on this machine.
+func Read(path string) (Size, error) { return Place{}.Read(path) }
