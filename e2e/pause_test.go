@@ -348,6 +348,28 @@ func TestNobodyIsLeftWhilePaused(t *testing.T) {
 	}
 }
 
+// TestHolderHangsWhilePaused: the command goes on when it is cool, though its holder does
+// not take the order.
+func TestHolderHangsWhilePaused(t *testing.T) {
+	t.Parallel()
+	h := startHot(t)
+	holder := atoi(t, parent(h.pids[0]))
+	h.zones("93000")
+	h.paused()
+	until(t, "the pause is told", func() bool { words, _ := h.events(); return len(words) == 1 })
+	if err := unix.Kill(holder, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Kill(holder, unix.SIGCONT) }()
+	h.zones("80000")
+	h.running() // eleven seconds at most: a question to the holder may be under way, which takes ten to fail
+	if err := unix.Kill(holder, unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	h.finish()
+	h.told("pause", "continue cooled")
+}
+
 // parent is the pid of a process's parent.
 func parent(pid string) string {
 	b, err := os.ReadFile("/proc/" + pid + "/stat")

@@ -27,6 +27,9 @@ const (
 	// holderMore is how much longer than the longest pause the holder waits before it
 	// wakes the tree by itself: we tell why, it cannot.
 	holderMore = 10 * time.Second
+	// holderLate is how long the holder may take to wake the tree before that is done
+	// without it.
+	holderLate = time.Second
 	// treeFirst and treeAgain are when the tree is looked at before any heat: whether it
 	// could be paused. What a script starts is not known from its command.
 	treeFirst, treeAgain = 2 * time.Second, time.Minute
@@ -317,7 +320,9 @@ func (m *maxTemp) look() {
 	}
 	st, err := a.client.Status()
 	switch {
-	case errors.Is(err, holder.ErrLost), err == nil && !st.Paused && st.Stopping == "":
+	case errors.Is(err, holder.ErrLost):
+		m.over(acting.WhyOther, err)
+	case err == nil && !st.Paused && st.Stopping == "":
 		m.over(acting.WhyOther, nil)
 	case err == nil && !st.Paused:
 		m.over(acting.WhyEnds, nil)
@@ -337,6 +342,9 @@ func (m *maxTemp) look() {
 func (m *maxTemp) goOn(why string) {
 	var err error
 	if a := m.att; a.exit.Load() == nil && a.client != nil {
+		if m.waker != nil { // one that hangs takes ten seconds to fail
+			defer time.AfterFunc(holderLate, m.waker.Wake).Stop()
+		}
 		// Also where it ends: the holder wakes what it signals, and twice does no harm.
 		err = a.client.Continue()
 	}
@@ -347,8 +355,13 @@ func (m *maxTemp) goOn(why string) {
 func (m *maxTemp) over(why string, failed error) {
 	a, began := m.att, m.began
 	now := m.r.clk.Now()
+	without := m.waker != nil && failed != nil // the tree is woken without the holder
 	if m.waker != nil {
-		m.waker.Release()
+		if without {
+			m.waker.Wake()
+		} else {
+			m.waker.Release()
+		}
 		m.waker = nil
 	}
 	begin := m.state.Begin
@@ -399,7 +412,11 @@ func (m *maxTemp) over(why string, failed error) {
 	msg := fmt.Sprintf("%s, after %s of pause", text, human(took))
 	if failed != nil && a.exit.Load() == nil && !errors.Is(failed, holder.ErrLost) {
 		level = event.Error
-		msg += fmt.Sprintf("; the holder did not take the order (%v) and wakes the command by itself %s after the pause began", failed, human(m.rule.Max+holderMore))
+		how := fmt.Sprintf("and wakes the command by itself %s after the pause began", human(m.rule.Max+holderMore))
+		if without {
+			how = "and the command was woken without it"
+		}
+		msg += fmt.Sprintf("; the holder did not take the order (%v) %s", failed, how)
 	}
 	m.r.log.Event(event.Event{T: now, Attempt: a.n, Kind: event.Continue, Level: level, Msg: msg, Data: data})
 }

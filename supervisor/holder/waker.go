@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -38,12 +39,19 @@ type wakeOrder struct {
 	Limit time.Duration `json:"limit_ns"`
 }
 
+// The words that the waker is told after its order.
+const (
+	wordOver = 'o'
+	wordWake = 'w'
+)
+
 // Waker is a process that lives as long as a pause and wakes the tree where nobody else
 // is left who would: when the holder dies, and when the supervisor and the holder's own
 // word for that case stay away. It is no descendant of the holder, whose tree it would be in.
 type Waker struct {
 	end  *os.File
 	proc *os.Process
+	once sync.Once
 }
 
 // StartWaker starts one for the pause that st, a holder's status, shows. limit is what
@@ -91,10 +99,18 @@ func StartWaker(st Status, limit time.Duration) (*Waker, error) {
 }
 
 // Release lets the waker go: the pause is over.
-func (w *Waker) Release() {
-	_, _ = w.end.WriteString("over\n")
-	w.end.Close()
-	go func() { _, _ = w.proc.Wait() }()
+func (w *Waker) Release() { w.say(wordOver) }
+
+// Wake lets it wake the tree, and go: the holder does not.
+func (w *Waker) Wake() { w.say(wordWake) }
+
+// say gives it its last word: the first that is said, by whatever goroutine.
+func (w *Waker) say(word byte) {
+	w.once.Do(func() {
+		_, _ = w.end.Write([]byte{word}) // one that is gone needs no word
+		w.end.Close()
+		go func() { _, _ = w.proc.Wait() }()
+	})
 }
 
 // WakeMain is the waker ("sparkrun __wake"). The exit status is 0 where the pause was over
@@ -109,10 +125,10 @@ func WakeMain(_ []string) int {
 	if err != nil || json.Unmarshal(line, &order) != nil {
 		return 125 // nobody told it what to wake
 	}
-	over, alone := make(chan struct{}), make(chan struct{})
+	words, alone := make(chan byte, 1), make(chan struct{})
 	go func() {
-		if _, err := in.ReadByte(); err == nil {
-			close(over)
+		if word, err := in.ReadByte(); err == nil {
+			words <- word
 			return
 		}
 		close(alone)
@@ -126,8 +142,10 @@ func WakeMain(_ []string) int {
 	var lonely <-chan time.Time
 	for {
 		select {
-		case <-over:
-			return 0
+		case word := <-words:
+			if word == wordOver {
+				return 0
+			}
 		case <-alone:
 			alone, lonely = nil, time.After(wakerMore)
 			continue

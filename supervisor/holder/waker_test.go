@@ -105,11 +105,12 @@ func TestWakerWakes(t *testing.T) {
 	}
 }
 
-// TestWakerLetGo: after a pause that is over it is gone and wakes nobody.
+// TestWakerLetGo: after a pause that is over it is gone and wakes nobody, unless it is told to.
 func TestWakerLetGo(t *testing.T) {
 	t.Parallel()
 	p := stoppedProc(t)
-	w, err := StartWaker(Status{HolderPID: os.Getpid(), Stopped: []procID{idOf(p)}}, time.Hour)
+	order := Status{HolderPID: os.Getpid(), Stopped: []procID{idOf(p)}}
+	w, err := StartWaker(order, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,6 +120,11 @@ func TestWakerLetGo(t *testing.T) {
 	if !stands(p) {
 		t.Error("it woke somebody")
 	}
+	if w, err = StartWaker(order, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	w.Wake()
+	until(t, "it wakes when it is told to", func() bool { return !stands(p) })
 	if w, err := StartWaker(Status{HolderPID: os.Getpid()}, time.Hour); err == nil {
 		w.Release()
 		t.Error("started for a pause that has stopped nothing")
