@@ -9,8 +9,9 @@ import (
 // adapter is what LoRA adds.
 type adapter struct {
 	params float64
-	// most counts the experts' layers too, where it is not known whether they have one.
-	most float64
+	// least leaves the layers of experts out and most counts them, where it is not known
+	// whether they have one.
+	least, most float64
 	// inputs is the width of the inputs of all adapted layers of a block together.
 	inputs float64
 	how    string
@@ -18,7 +19,7 @@ type adapter struct {
 
 // bytes is so many bytes for each of its parameters.
 func (a adapter) bytes(each float64) weighed {
-	return weighed{a.params * each, a.params * each, a.most * each}
+	return weighed{a.params * each, a.least * each, a.most * each}
 }
 
 // linear is a kind of linear layer in a block.
@@ -64,17 +65,18 @@ func (p *plan) activeExperts() float64 {
 	return min(2, float64(p.Model.Experts))
 }
 
-// everywhere are the words of trainers for all linear layers.
-var everywhere = []string{"all-linear", "all_linear", "all", "all_linear_layers"}
+// everywhere are the words of trainers for all linear layers; those that PEFT is handed
+// as they are come with the experts in most of its versions.
+var everywhere = map[string]bool{"all-linear": true, "all_linear": true, "all": false, "all_linear_layers": false}
 
 // adapters reckons the adapter of the plan: r x (in + out) for each layer it stands on.
 func (p *plan) adapters() adapter {
 	told := map[string]bool{}
-	all := len(p.Targets) == 0
+	all, experts := len(p.Targets) == 0, false
 	for _, t := range p.Targets {
 		t = strings.ToLower(strings.TrimSpace(t))
-		for _, w := range everywhere {
-			all = all || t == w
+		if with, is := everywhere[t]; is {
+			all, experts = true, experts || with
 		}
 		// The last part of a path names the layer.
 		if at := strings.LastIndexAny(t, "./"); at >= 0 {
@@ -82,7 +84,7 @@ func (p *plan) adapters() adapter {
 		}
 		told[t] = true
 	}
-	mayHave := all && !slices.Contains(p.t.Adapter.FusedExperts, p.arch.Type)
+	may := all && !slices.Contains(p.t.Adapter.FusedExperts, p.arch.Type)
 	if len(p.Targets) == 0 {
 		p.assume("adapters on all linear layers%s", map[bool]string{true: " but the experts"}[p.Model.Experts > 1])
 	}
@@ -95,15 +97,16 @@ func (p *plan) adapters() adapter {
 			on = on || told[n]
 		}
 		size := layers * l.times * rank * (l.in + l.out)
-		if !on {
-			if mayHave && l.expert {
-				a.most += size
-			}
+		switch {
+		case on:
+			a.least += size
+		case !may || !l.expert:
 			continue
 		}
-		matched = true
-		a.params += size
-		a.most += size
+		if a.most += size; on || experts {
+			a.params += size
+		}
+		matched = matched || on
 		a.inputs += l.active * l.in
 	}
 	if !matched {
@@ -112,9 +115,13 @@ func (p *plan) adapters() adapter {
 		a = p.adapters()
 		return a
 	}
-	if more := a.most - a.params; more > 0 {
+	if more := a.most - a.least; more > 0 {
 		each := p.t.Adapter.WeightBytes + p.t.Adapter.GradientBytes + p.opt.Bytes
-		p.note("where the library keeps the experts as layers of their own (transformers before 5), all linear layers are theirs too: %s more", GB(bytesOf(more*each)))
+		what := "which is not in the figure"
+		if experts {
+			what = "which is in the figure"
+		}
+		p.note("a word for all linear layers means those of the experts too with some versions of transformers and PEFT: %s, %s", GB(bytesOf(more*each)), what)
 	}
 	a.how = fmt.Sprintf("%s parameters of rank %d", count(a.params), p.Rank)
 	return a
