@@ -110,6 +110,11 @@ func (t *table) fitOne(s Spec, budget int64) (Sized, error) {
 			out.Why = fmt.Sprintf("what does not depend on the rows takes %s", GB(still))
 		case OnlyLoading(least, budget):
 			out.Why = fmt.Sprintf("the 16-bit weights (%s) are quantised while they are loaded, and both forms of them do not fit", GB(least.wholeBytes))
+			ready := s
+			ready.Model.Quantised, ready.Model.Bytes, ready.Model.TensorBytes = "bnb-4bit", 0, 0
+			if with, err := t.fitOne(ready, budget); err == nil && with.SeqLen > 0 && with.Batch > 0 {
+				out.Why += fmt.Sprintf("; of a copy that is quantised already (-bnb-4bit), %d tokens at batch %d or %d rows of %d", with.SeqLen, with.AtBatch, with.Batch, with.AtSeqLen)
+			}
 		case least.Peak <= budget:
 			out.Why = fmt.Sprintf("a row of %d tokens takes %s (%s to %s), which is tight", t.Fit.Tokens, GB(least.Peak), GB(least.Low), GB(least.High))
 		default:

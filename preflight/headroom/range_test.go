@@ -1,6 +1,7 @@
 package headroom
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -151,5 +152,27 @@ func TestOffloadIsNoBlock(t *testing.T) {
 		if o := Judge(mustEstimate(t, FromJob(&c.j, m)), 115e9); o.Blocks != c.blocks || o.Verdict != Over {
 			t.Errorf("%s: %+v", name, o)
 		}
+	}
+}
+
+// Where only the quantising on the way is in the way, what fits of a quantised copy is said.
+func TestFitOfAQuantisedCopy(t *testing.T) {
+	t.Parallel()
+	s := Spec{Model: exact(70553706496, models["Llama-70B"].Arch), SeqLen: 2048, MicroBatch: 1, WeightDType: "bf16"}
+	all, err := Fit(s, 115e9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Model = models["Llama-70B"]
+	ready, err := Fit(s, 115e9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, want := all[2], ready[2]
+	if got.SeqLen != 0 || want.SeqLen == 0 || !strings.HasSuffix(got.Why, fmt.Sprintf("%d tokens at batch 1 or %d rows of 2048", want.SeqLen, want.Batch)) {
+		t.Errorf("%+v\nof the copy %+v", got, want)
+	}
+	if small, err := Fit(s, 20e9); err != nil || strings.Contains(small[2].Why, "copy") {
+		t.Errorf("where that does not fit either: %+v, %v", small[2], err)
 	}
 }
