@@ -124,7 +124,11 @@ func (k *knobs) read(name string) (f found, ok bool, why string) {
 	if spots = c.heard(name, spec, spots, f); len(spots) > 0 {
 		f.spots = spots
 		if spots = set(name, spec, spots); len(spots) == 0 {
-			return k.defaultOf(name, spec, f)
+			f, ok, why := k.defaultOf(name, spec, f)
+			if ok && plainCount[name] {
+				f.where += fmt.Sprintf("; %s %s is taken for not set", joinSpots(f.spots), f.spots[0].value)
+			}
+			return f, ok, why
 		}
 		last := spots[0]
 		f.value, f.shape = last.value, last.shape
@@ -263,6 +267,9 @@ var counted = map[string]bool{
 	"seq_len": true, "micro_batch": true, "accumulation": true, "eval_batch": true, "global_batch": true,
 	"max_steps": true, "save_steps": true, "resume_from": true,
 }
+
+// plainCount are those of counted that people rarely mean so: it is said of them.
+var plainCount = map[string]bool{"seq_len": true, "micro_batch": true, "accumulation": true, "global_batch": true}
 
 // set leaves out the spots that say that a count is not set.
 func set(name string, spec knobSpec, spots []spot) []spot {

@@ -225,3 +225,24 @@ func TestMemoryRulesAreChecked(t *testing.T) {
 		t.Error(problems)
 	}
 }
+
+// A count of 0 or less is no setting, and that the default stands in its place is said.
+func TestCountThatIsNone(t *testing.T) {
+	t.Parallel()
+	files := map[string]string{"c.yaml": "model_name_or_path: a/b-8B\nstage: sft\nper_device_train_batch_size: -4\ncutoff_len: 2048\nmax_steps: -1\n"}
+	for _, c := range []struct {
+		argv        string
+		knob        job.Knob
+		value, want string
+	}{
+		{"llamafactory-cli train c.yaml", job.MicroBatch, "8", "; c.yaml:3 per_device_train_batch_size -4 is taken for not set"},
+		{"llamafactory-cli train c.yaml", job.SeqLen, "2048", ""},
+		{"trl sft --model_name_or_path a/b-8B --max_length 0", job.SeqLen, "1024", "; --max_length 0 is taken for not set"},
+		{"trl sft --model_name_or_path a/b-8B --max_steps -1", job.SeqLen, "1024", ""},
+	} {
+		set := understoodIn(t, files, c.argv).Knobs[c.knob]
+		if set.Value != c.value || !strings.HasSuffix(set.Where, c.want) || c.want == "" && strings.Contains(set.Where, "taken for not set") {
+			t.Errorf("%s: %+v, want %s%s", c.argv, set, c.value, c.want)
+		}
+	}
+}
