@@ -81,7 +81,11 @@ func readImage(ctx context.Context, v view) imageFacts {
 		return i
 	}
 	limit := imageLimit
-	if v.in.LookLimit > 0 {
+	switch {
+	case v.busy:
+		// As with any look: the client of an engine has to be started first.
+		limit = DefaultLimit
+	case v.in.LookLimit > 0:
 		limit = min(limit, v.in.LookLimit)
 	}
 	if end, ok := ctx.Deadline(); ok {

@@ -163,6 +163,27 @@ func TestImageOfAnEngineThatHangs(t *testing.T) {
 	}
 }
 
+// On a busy machine the client of an engine takes its time to start, as everything does.
+func TestAnEngineIsWaitedForLongerOnABusyMachine(t *testing.T) {
+	t.Parallel()
+	for _, busy := range []bool{false, true} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		var given time.Duration
+		readImage(ctx, view{job: imageJob("python", "t.py"), busy: busy, in: Input{
+			LookLimit: 250 * time.Millisecond,
+			Images: func(ctx context.Context, _, _ string) (ImageFacts, error) {
+				end, _ := ctx.Deadline()
+				given = time.Until(end)
+				return ImageFacts{}, errors.New("none")
+			},
+		}})
+		if longer := given > 250*time.Millisecond; longer != busy || given > DefaultLimit {
+			t.Errorf("busy %t: %v", busy, given)
+		}
+	}
+}
+
 func TestPythonThatACommandNamesInside(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{

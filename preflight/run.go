@@ -229,6 +229,7 @@ func gather(ctx context.Context, in Input) (facts, map[string]any) {
 		v.modelOnce = sync.OnceValue(in.ModelPath)
 	}
 	f.busy = r.live() && busyNow(r, runtime.NumCPU())
+	v.busy = f.busy
 	// Several checks want to know what the command asks for; its files are read once.
 	shared, stop := context.WithTimeout(ctx, f.lookLimit())
 	defer stop()

@@ -32,6 +32,8 @@ type view struct {
 	over func() bool
 	// processesOnce is readStats, shared likewise.
 	processesOnce func() processStats
+	// busy tells that this machine has more to do than processors; see facts.lookLimit.
+	busy bool
 	// modelOnce is Input.ModelPath, shared likewise; nil calls it anew.
 	modelOnce func() string
 }
