@@ -119,7 +119,8 @@ func (f *preflightFlags) preflight(ctx context.Context, cmd *cobra.Command, args
 	}
 	po := supervisor.PreflightOptions{
 		Root: f.root, Watch: f.watch, Step: f.step, Bandwidth: f.bandwidth, Torch: f.torch, ProbeImage: f.probeImage,
-		Show: func(s string) { fmt.Fprintln(e.stderr, clean(s)) },
+		// What is shown is one line; a name in it may have more.
+		Show: func(s string) { fmt.Fprintln(e.stderr, strings.ReplaceAll(clean(s), "\n", "?")) },
 	}
 	report, err := supervisor.PreflightAlone(ctx, o, po)
 	if err != nil {
