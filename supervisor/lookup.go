@@ -75,6 +75,7 @@ func commandErr(name string, err error) error {
 
 var (
 	errIsDir    = errors.New("it is a folder")
+	errIsNoFile = errors.New("it is no regular file (a pipe, socket or device)")
 	errNoExecOK = errors.New("it has no permission to be executed (chmod +x, or name its interpreter: python3 FILE)")
 )
 
@@ -89,6 +90,9 @@ func executable(path string) error {
 	}
 	if st.IsDir() {
 		return errIsDir
+	}
+	if !st.Mode().IsRegular() {
+		return errIsNoFile
 	}
 	if st.Mode()&0o111 == 0 || unix.Access(path, unix.X_OK) != nil {
 		return errNoExecOK
