@@ -46,7 +46,7 @@ func readCompose(v view, c clientFlags) (services []composeService, unread strin
 			Services map[string]map[string]any `yaml:"services"`
 		}
 		if err := yaml.Unmarshal(text, &doc); err != nil {
-			return nil, fmt.Sprintf("the compose file %s is not understood: %s", file, oneLine(err.Error()))
+			return nil, fmt.Sprintf("the compose file %s is not understood: %s", file, strings.Join(strings.Fields(err.Error()), " "))
 		}
 		if doc.Include != nil {
 			unread = fmt.Sprintf("%s includes other files", file)
