@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -38,9 +39,12 @@ func insideOf(words ...string) []int {
 	return out
 }
 
+// sleeps counts the lengths given out.
+var sleeps atomic.Int64
+
 // unique is a number of seconds to sleep that no other test uses, to find the
 // process by.
-func unique(n int) string { return fmt.Sprintf("%d.%d", 1000+n, os.Getpid()) }
+func unique() string { return fmt.Sprintf("%d.%d", 1000+sleeps.Add(1), os.Getpid()) }
 
 // evidenceOf returns the sources and texts of an attempt's evidence.
 func evidenceOf(v map[string]any) (sources []string, all string) {
@@ -106,7 +110,7 @@ func containerSuite(t *testing.T, e *enginetest.Engine) {
 	})
 
 	t.Run("stopped", func(t *testing.T) {
-		sleep := unique(1)
+		sleep := unique()
 		p := boxed(t, e, append([]string{"--"}, e.Run([]string{"--rm"}, "sh", "-c", "trap 'echo goodbye; exit 5' TERM; sleep "+sleep+" & echo ready; wait; wait")...)...)
 		until(t, "the process inside", func() bool { return len(insideOf("sleep", sleep)) == 1 })
 		// A client that is not attached yet does not pass a signal on.
@@ -126,7 +130,7 @@ func containerSuite(t *testing.T, e *enginetest.Engine) {
 	t.Run("stopped by force", func(t *testing.T) {
 		// The shell hears nothing, so what ends the sleep is the end of its
 		// container. Every Ctrl-C is more urgent than the one before.
-		sleep := unique(2)
+		sleep := unique()
 		p := boxed(t, e, append([]string{"--"}, e.Run([]string{"--rm"}, "sh", "-c", "trap '' INT TERM; sleep "+sleep+" & wait; wait")...)...)
 		until(t, "the process inside", func() bool { return len(insideOf("sleep", sleep)) == 1 })
 		until(t, "the container found", fileHas(p.file("events.jsonl"), "the container is "))
@@ -144,7 +148,7 @@ func containerSuite(t *testing.T, e *enginetest.Engine) {
 		// The client runs in a cgroup whose room is taken away once the
 		// container is known: what the guard ends has to include it.
 		cg := memoryCgroup(t, 1<<30)
-		sleep := unique(5)
+		sleep := unique()
 		p := boxed(t, e, append([]string{"--no-retry", "--cgroup", cg, "--"},
 			e.Run([]string{"--rm"}, "sh", "-c", "trap '' INT TERM; sleep "+sleep+" & wait; wait")...)...)
 		until(t, "the process inside", func() bool { return len(insideOf("sleep", sleep)) == 1 })
@@ -181,12 +185,13 @@ func containerSuite(t *testing.T, e *enginetest.Engine) {
 	})
 }
 
+// Not parallel: the kernel kills in it, and counts its kills for the whole machine.
 func TestContainerDocker(t *testing.T) {
 	e := enginetest.Docker(t)
 	containerSuite(t, e)
 
 	t.Run("exec", func(t *testing.T) {
-		server, sleep := unique(10), unique(11)
+		server, sleep := unique(), unique()
 		e.Do(t, e.Run([]string{"-d", "--name=server"}, "sleep", server)[1:]...)
 		p := boxed(t, e, "--grace", "2s", "--", e.Client, "exec", "server", "sh", "-c", "sleep "+sleep+" & wait")
 		until(t, "the process inside", func() bool { return len(insideOf("sleep", sleep)) == 1 })
@@ -202,7 +207,7 @@ func TestContainerDocker(t *testing.T) {
 
 	// The client is killed; the training inside goes on and is waited for.
 	t.Run("killed client", func(t *testing.T) {
-		sleep := unique(12)
+		sleep := unique()
 		argv := e.Run([]string{"--rm"}, "sh", "-c", "sleep "+sleep+" & wait; exit 7")
 		p := boxed(t, e, append([]string{"--"}, argv...)...)
 		until(t, "the process inside", func() bool { return len(insideOf("sleep", sleep)) == 1 })
@@ -225,7 +230,7 @@ func TestContainerDocker(t *testing.T) {
 	// A command in a container may leave a helper behind, as any command may; the
 	// attempt does not last as long as that does.
 	t.Run("exec that leaves a process behind", func(t *testing.T) {
-		server, helper := unique(13), unique(14)
+		server, helper := unique(), unique()
 		e.Do(t, e.Run([]string{"-d", "--name=second"}, "sleep", server)[1:]...)
 		p := boxed(t, e, "--", e.Client, "exec", "second", "sh", "-c", "sleep 2; nohup sleep "+helper+" >/dev/null 2>&1 & sleep 4; exit 3")
 		if got := p.wait(60 * time.Second); got != 3 {
@@ -242,7 +247,7 @@ func TestContainerDocker(t *testing.T) {
 	// A stop reaches the container when its client is gone, and a second one does
 	// not wait for the grace of the first.
 	t.Run("stopped after its client", func(t *testing.T) {
-		sleep := unique(15)
+		sleep := unique()
 		p := boxed(t, e, append([]string{"--grace", "50s", "--"}, e.Run([]string{"--rm"}, "sh", "-c", "trap '' INT TERM; sleep "+sleep+" & wait; wait")...)...)
 		until(t, "the process inside", func() bool { return len(insideOf("sleep", sleep)) == 1 })
 		until(t, "the container found", fileHas(p.file("events.jsonl"), "the container is "))
@@ -262,7 +267,7 @@ func TestContainerDocker(t *testing.T) {
 
 	// A holder that is gone leaves nothing that nobody knows of.
 	t.Run("holder killed", func(t *testing.T) {
-		sleep := unique(16)
+		sleep := unique()
 		p := boxed(t, e, append([]string{"--"}, e.Run([]string{"--rm"}, "sh", "-c", "sleep "+sleep+" & wait; wait")...)...)
 		until(t, "the process inside", func() bool { return len(insideOf("sleep", sleep)) == 1 })
 		until(t, "the container found", fileHas(p.file("events.jsonl"), "the container is "))
@@ -301,7 +306,7 @@ func TestContainerPodman(t *testing.T) {
 	// podman's containers are children of a monitor that is re-parented to our holder:
 	// the end of the client must not be theirs.
 	t.Run("detached", func(t *testing.T) {
-		sleep := unique(20)
+		sleep := unique()
 		p := boxed(t, e, append([]string{"--"}, e.Run([]string{"-d"}, "sh", "-c", "sleep "+sleep+" & wait; exit 4")...)...)
 		until(t, "the process inside", func() bool { return len(insideOf("sleep", sleep)) == 1 })
 		until(t, "the end of the client", func() bool {

@@ -4,11 +4,13 @@ package e2e
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,6 +25,13 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	// These tests wait for other processes nearly all of their time, and take a quarter of
+	// a processor each: more of them than go test's own default are at work, unless
+	// -parallel says otherwise.
+	if f := flag.Lookup("test.parallel"); f != nil && f.Value.String() == f.DefValue {
+		_ = f.Value.Set(strconv.Itoa(2 * runtime.GOMAXPROCS(0)))
+	}
 	os.Exit(build(m))
 }
 

@@ -13,8 +13,15 @@ import (
 // A container client in a shell's text, and compose's run: their containers are found and
 // ended as those of a plain client, and so the ladder goes down.
 
-func TestComposeAndShellsInPodman(t *testing.T) { composeAndShells(t, enginetest.Podman(t, false)) }
-func TestComposeAndShellsInDocker(t *testing.T) { composeAndShells(t, enginetest.Docker(t)) }
+func TestComposeAndShellsInPodman(t *testing.T) {
+	t.Parallel()
+	composeAndShells(t, enginetest.Podman(t, false))
+}
+
+func TestComposeAndShellsInDocker(t *testing.T) {
+	t.Parallel()
+	composeAndShells(t, enginetest.Docker(t))
+}
 
 func composeAndShells(t *testing.T, e *enginetest.Engine) {
 	if out, err := e.Try(e.Run([]string{"--rm"}, insidePython, "-c", "print('python')")[1:]...); err != nil || !strings.Contains(out, "python") {

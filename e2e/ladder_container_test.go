@@ -15,8 +15,15 @@ import (
 // The ladder on trainers inside containers, with real engines. The image borrows the
 // machine's /usr, and with it its Python.
 
-func TestLadderInPodman(t *testing.T) { containerLadder(t, enginetest.Podman(t, false)) }
-func TestLadderInDocker(t *testing.T) { containerLadder(t, enginetest.Docker(t)) }
+func TestLadderInPodman(t *testing.T) {
+	t.Parallel()
+	containerLadder(t, enginetest.Podman(t, false))
+}
+
+func TestLadderInDocker(t *testing.T) {
+	t.Parallel()
+	containerLadder(t, enginetest.Docker(t))
+}
 
 // insidePython is the interpreter that containers of the tests have.
 const insidePython = "/usr/bin/python3"
@@ -194,7 +201,7 @@ func containerLadder(t *testing.T, e *enginetest.Engine) {
 		dir := folder(t, map[string]string{"train.py": strings.Replace(noteScript, "    raise MemoryError",
 			"    import time\n    while not os.path.exists('go'):\n        time.sleep(0.02)\n    raise MemoryError", 1)})
 		name := fmt.Sprintf("ladder-%d", os.Getpid())
-		e.Do(t, e.Run([]string{"-d", "--name=" + name, "-v", dir + ":/w"}, "sleep", unique(40))[1:]...)
+		e.Do(t, e.Run([]string{"-d", "--name=" + name, "-v", dir + ":/w"}, "sleep", unique())[1:]...)
 		argv := []string{e.Client, "exec", "-w", "/w", name, insidePython, "train.py", "--max_length", "2048"}
 		p := startEnv(t, dir, e.Env, append([]string{"--no-preflight", "--runs-dir", filepath.Join(t.TempDir(), "runs"), "--"}, argv...)...)
 		until(t, "the container found", fileHas(p.file("events.jsonl"), "the container is "))

@@ -157,8 +157,24 @@ type imageReport struct {
 	}
 }
 
-// imagePreflight runs sparkrun preflight for a command and returns what G1 says.
+// tooBusy is said of an engine that needs longer than a preflight waits for it, as any
+// does on a machine that is busy enough.
+const tooBusy = "did not answer within"
+
+// imagePreflight runs sparkrun preflight for a command and returns what G1 says. While the
+// engine is too busy it asks again.
 func imagePreflight(t *testing.T, env, flags []string, words ...string) (status, evidence string) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		status, evidence = imagePreflightOnce(t, env, flags, words...)
+		if !strings.Contains(evidence, tooBusy) || time.Now().After(deadline) {
+			return status, evidence
+		}
+	}
+}
+
+func imagePreflightOnce(t *testing.T, env, flags []string, words ...string) (status, evidence string) {
 	t.Helper()
 	dir := t.TempDir()
 	scenario := filepath.Join(dir, "scenario")
@@ -281,6 +297,7 @@ func imageSuite(t *testing.T, e *enginetest.Engine, layers bool) {
 }
 
 func TestPreflightImageDocker(t *testing.T) {
+	t.Parallel()
 	e := enginetest.Docker(t)
 	imageSuite(t, e, true)
 
@@ -291,20 +308,29 @@ func TestPreflightImageDocker(t *testing.T) {
 			t.Fatal(err)
 		}
 		env := append(slices.Clone(e.Env), "SPARKRUN_NVML_LIBRARY="+fakenvml.Build(t), "FAKENVML_SCENARIO="+scenario)
-		p := startEnv(t, dir, env, "--", e.Client, "run", "--rm", "--network=none", "with-12:1", "python3", "train.py")
-		if got := p.wait(60 * time.Second); got != 78 || !strings.Contains(p.err.String(), "G1 fail: torch 2.9.0 in image with-12:1 is built against CUDA 12.4") {
+		var p *proc
+		got := 0
+		until(t, "the engine is quick enough", func() bool {
+			p = startEnv(t, dir, env, "--", e.Client, "run", "--rm", "--network=none", "with-12:1", "python3", "train.py")
+			got = p.wait(60 * time.Second)
+			report, err := os.ReadFile(p.file("env-report.json"))
+			return got == 78 || err != nil || !strings.Contains(string(report), tooBusy)
+		})
+		if got != 78 || !strings.Contains(p.err.String(), "G1 fail: torch 2.9.0 in image with-12:1 is built against CUDA 12.4") {
 			t.Errorf("status %d\n%s", got, p.err)
 		}
 	})
 }
 
 func TestPreflightImagePodman(t *testing.T) {
+	t.Parallel()
 	// The store of the test's podman is of the kind that tells no folders.
 	imageSuite(t, enginetest.Podman(t, false), false)
 }
 
 // An engine that accepts and never answers holds up nothing.
 func TestPreflightImageOfAnEngineThatHangs(t *testing.T) {
+	t.Parallel()
 	dir, err := os.MkdirTemp("/tmp", "sre")
 	if err != nil {
 		t.Fatal(err)
@@ -317,8 +343,8 @@ func TestPreflightImageOfAnEngineThatHangs(t *testing.T) {
 	}
 	t.Cleanup(func() { l.Close() })
 	began := time.Now()
-	got, evidence := imagePreflight(t, []string{"DOCKER_HOST=unix://" + socket}, nil, "docker", "run", "img:1", "python", "train.py")
-	g1Says(t, got, evidence, "skip", "docker did not answer within")
+	got, evidence := imagePreflightOnce(t, []string{"DOCKER_HOST=unix://" + socket}, nil, "docker", "run", "img:1", "python", "train.py")
+	g1Says(t, got, evidence, "skip", "docker "+tooBusy)
 	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("took %s", took)
 	}

@@ -33,6 +33,16 @@ var minimal = []string{
 // Omit is the variant that lacks one symbol.
 func Omit(symbol string) string { return "omit:" + symbol }
 
+// module is the folder of go-nvml, whose nvml.h is needed. It is asked for once: the go
+// command takes its time on a busy machine, and tests ask for the library by the dozen.
+var module = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
+	if err != nil {
+		return "", fmt.Errorf("finding go-nvml, whose nvml.h is needed: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+})
+
 var building sync.Mutex
 
 // Build compiles the library and returns its path. Variants are Minimal and
@@ -50,11 +60,11 @@ func Build(t testing.TB, variant ...string) (libPath string) {
 }
 
 func build(variant []string) (string, error) {
-	module, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
+	nvml, err := module()
 	if err != nil {
-		return "", fmt.Errorf("finding go-nvml, whose nvml.h is needed: %w", err)
+		return "", err
 	}
-	include := filepath.Join(strings.TrimSpace(string(module)), "pkg", "nvml")
+	include := filepath.Join(nvml, "pkg", "nvml")
 	script, err := versionScript(variant)
 	if err != nil {
 		return "", err

@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -47,15 +48,39 @@ func python(t *testing.T) string {
 	return path
 }
 
+// built is the folder of the binary under test, "" until one was built.
+var built string
+
+var build = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "sparkrun-trainers-")
+	if err != nil {
+		return "", err
+	}
+	built = dir
+	bin := filepath.Join(dir, "sparkrun")
+	if out, err := exec.Command("go", "build", "-o", bin, "sparkrun/cmd/sparkrun").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building sparkrun: %w\n%s", err, out)
+	}
+	return bin, nil
+})
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if built != "" {
+		os.RemoveAll(built)
+	}
+	os.Exit(status)
+}
+
 // sparkrun returns the binary under test.
 func sparkrun(t *testing.T) string {
 	t.Helper()
 	if given := os.Getenv("SPARKRUN_BIN"); given != "" {
 		return given
 	}
-	bin := filepath.Join(t.TempDir(), "sparkrun")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "sparkrun/cmd/sparkrun").CombinedOutput(); err != nil {
-		t.Fatalf("building sparkrun: %v\n%s", err, out)
+	bin, err := build()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return bin
 }
