@@ -11,6 +11,10 @@ code shows in settings.jsonl: a line for each start.
 import json
 import os
 
+import hangup
+
+hangup.name_the_sender()
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
