@@ -58,6 +58,9 @@ type block struct {
 	loneSec, loneMost, loneNext float64
 	// worstN and worstSec are the time whose steps were the slowest.
 	worstN, worstSec float64
+	// mostFull and mostSec are the longest time's part of full and of sec, mostStep its
+	// seconds a step.
+	mostFull, mostSec, mostStep float64
 	// tokens were counted in tokenSec seconds; grain is the smallest digit in which
 	// they were printed.
 	tokens, tokenSec, grain float64
@@ -82,6 +85,13 @@ func (b *block) take(n, stepS, clip float64, lone bool) (counted float64) {
 		b.loneMost = max(b.loneMost, stepS)
 	} else {
 		b.full += n * stepS
+	}
+	c := v
+	if !lone {
+		c = stepS
+	}
+	if c > b.mostStep {
+		b.mostStep, b.mostFull, b.mostSec = c, n*c, n*v
 	}
 	b.sum1 += v
 	b.sum2 += v * v
@@ -131,6 +141,14 @@ func (b *block) perToken() float64 {
 	return b.tokenSec / b.tokens
 }
 
+// unclipped is by how much the time of its steps was clipped, the longest one left out.
+func (b *block) unclipped() float64 {
+	if sec := b.sec - b.mostSec; sec > 0 {
+		return (b.full - b.mostFull) / sec
+	}
+	return b.full / b.sec
+}
+
 // variance is the relative variance of the single times.
 func (b *block) variance() float64 {
 	k := float64(b.times)
@@ -159,12 +177,17 @@ type learned struct {
 type baseline struct {
 	kept     []learned
 	enough   bool    // there were baseBlocks of them
-	variance float64 // mean of the blocks'
+	variance float64 // middle one of the blocks'
 
-	step, stepSD   float64 // seconds a step, relative scatter of the blocks
+	step, stepSD float64 // seconds a step, relative scatter of the blocks
+	// calm and calmSD are the same without the slowest time of each block: a checkpoint
+	// or an evaluation that nobody recognised is no scatter.
+	calm, calmSD   float64
 	token, tokenSD float64
 	// even says that all steps have the same number of tokens, as far as is known.
 	even bool
+	// mean is the mean of the blocks: with regular checkpoints that nobody recognised.
+	mean float64
 	// whole is step with the lone spikes that there always were.
 	whole float64
 
@@ -219,6 +242,7 @@ func (b *baseline) know(pid int) {
 }
 
 func stepOf(l learned) float64   { return l.step }
+func calmOf(l learned) float64   { return l.k.calmPerStep() }
 func wholeOf(l learned) float64  { return l.k.all() / l.k.n }
 func tokenOf(l learned) float64  { return l.token }
 func lengthOf(l learned) float64 { return l.length }
@@ -237,10 +261,17 @@ func figures(of []learned, figure func(learned) float64) []float64 {
 func (b *baseline) reckon() {
 	b.enough = b.enough || len(b.kept) >= baseBlocks
 	b.step, b.stepSD = level(figures(b.kept, stepOf))
-	b.variance = 0
-	for i := range b.kept {
-		b.variance += b.kept[i].k.variance() / float64(len(b.kept))
+	steps := figures(b.kept, stepOf)
+	b.mean = b.step
+	if _, _, ok := rising(steps); !ok {
+		b.mean = max(b.step, meanOf(steps))
 	}
+	b.calm, b.calmSD = level(figures(b.kept, calmOf))
+	single := make([]float64, len(b.kept))
+	for i := range b.kept {
+		single[i] = b.kept[i].k.variance()
+	}
+	b.variance = median(single)
 	b.whole, _ = level(figures(b.kept, wholeOf))
 	b.whole = max(b.whole, b.step)
 	b.token, b.tokenSD, b.even = 0, 0, true
@@ -351,7 +382,7 @@ type judgement struct {
 func (j judgement) slow() bool { return j.known && j.ratio > j.limit && j.calm > j.limit }
 
 // good tells that the pace is back. Between slow and good nothing changes.
-func (j judgement) good() bool { return j.known && j.ratio < 1+(j.limit-1)/2 }
+func (j judgement) good() bool { return j.known && min(j.ratio, j.calm) < 1+(j.limit-1)/2 }
 
 // judge compares a block with the baseline.
 func (b *baseline) judge(k *block, cfg Config) judgement {
@@ -368,8 +399,11 @@ func (b *baseline) judge(k *block, cfg Config) judgement {
 	if !b.even {
 		return tokens
 	}
-	sd := max(b.stepSD, math.Sqrt(b.variance/float64(k.times)))
-	j := judgement{known: true, ratio: k.perStep() / b.step, calm: k.calmPerStep() / b.step, limit: limit(up, sigmas, sd)}
+	sd := max(b.calmSD, math.Sqrt(b.variance/float64(k.times)))
+	j := judgement{known: true, ratio: k.perStep() / b.step, limit: limit(up, sigmas, sd)}
+	if b.calm > 0 {
+		j.calm = k.calmPerStep() / b.calm
+	}
 	if j.slow() && tokens.known && !tokens.slow() {
 		return tokens // longer rows, not slower work
 	}
@@ -431,7 +465,15 @@ func (b *baseline) expected(k *block, j judgement) float64 {
 	if j.whole > 0 {
 		return k.n * b.whole
 	}
-	return k.n * b.step
+	return k.n * b.mean
+}
+
+func meanOf(values []float64) float64 {
+	sum := 0.0
+	for _, v := range values {
+		sum += v
+	}
+	return sum / float64(max(1, len(values)))
 }
 
 // grain returns the value of the smallest digit that a count is told by: the

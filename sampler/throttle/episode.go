@@ -97,8 +97,11 @@ func (e *episode) lostS() sample.Num {
 		return sample.Num{}
 	}
 	lost := max(0, e.stepS-e.steps*e.base.V)
-	if costly(e.typ) {
+	switch {
+	case costly(e.typ):
 		lost = min(lost, e.heldS)
+	case e.typ == Hot:
+		lost = min(lost, e.backS) // being hot alone costs nothing
 	}
 	return sample.Known(lost)
 }

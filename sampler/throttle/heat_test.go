@@ -274,3 +274,53 @@ func TestUpdatesAreOfTheirKind(t *testing.T) {
 		}
 	}
 }
+
+// A neighbour on the GPU while the machine is hot: what that costs is none of the heat's.
+func TestHeatDoesNotClaimWhatOthersCost(t *testing.T) {
+	t.Parallel()
+	for _, bits := range []float64{0, 0x20} {
+		d := New(config(t))
+		j := training{step: constant(1), around: func(s float64, x *sample.Sample) {
+			if s >= 3600 && s < 7200 {
+				x.ZoneMaxC, x.TempC = sample.Known(93), sample.Known(86)
+			}
+			if s >= 5000 && s < 5600 {
+				x.ReasonBits = sample.Known(bits)
+			}
+		}}.slower(1.5, 3600, 7200)
+		for _, e := range j.play(d, hours(3)) {
+			if e.Data["type"] != Hot || e.Data["until"] == nil {
+				continue
+			}
+			want := 0.0
+			if bits != 0 {
+				want = 600
+			}
+			if lost := e.Data["lost_s"].(float64); lost > want+5 || bits != 0 && lost < want-5 {
+				t.Errorf("bits %g: lost %g, want %g: %s", bits, lost, want, e.Msg)
+			}
+		}
+	}
+}
+
+// A tenth of the time is a tenth, however the sum of it is rounded.
+func TestATenthExplainsNoWedge(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	for _, by := range []float64{1, 2, 3, 7} {
+		w := newWedgeRule(cfg)
+		w.win.span = time.Duration(by * float64(w.win.span))
+		dt := time.Duration(by * float64(time.Second))
+		k := sample.Known
+		var p pulses
+		p.thermal = pulse{known: true, hot: true, heldS: by * 0.1}
+		told := false
+		for i := range 700 {
+			r := reading{t: t0.Add(time.Duration(i) * dt), dt: dt, power: k(12), clock: k(611), util: k(97), bits: k(0)}
+			told = w.take(r, cfg, time.Minute, p, 0)
+		}
+		if !told {
+			t.Errorf("every %v: no wedge", dt)
+		}
+	}
+}

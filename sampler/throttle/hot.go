@@ -62,6 +62,9 @@ func (d *Detector) judgeHot(out *[]event.Event, r reading) {
 	state, sources := hotAnswer(r, d.cfg, e != nil)
 	die := dieAnswer(r, d.cfg, e != nil)
 	d.dieHot.step(r.t, die, d.gap())
+	if e != nil {
+		e.backS += d.heldNow
+	}
 	alone := die == yes && d.dieHot.n >= dieReadings && d.dieHot.forAt(r.t) >= seconds(d.cfg.Hot.DieForS)
 	switch {
 	case state == yes:

@@ -29,6 +29,7 @@ type paceEpisode struct {
 	now, worst       float64
 	// Blocks in which the pace was back: they count only if it was not for good.
 	good                      int
+	tail                      bool // the block in which it ended is in it
 	goodSteps, goodSec, goodW float64
 
 	causes causeTally

@@ -2,9 +2,10 @@ package throttle
 
 import "time"
 
-// repeated remembers a slowdown without a known cause from which the attempt came
-// back by itself. Where rows have several lengths and no tokens are told, the same
-// comes again and again: the first is told, the others are only counted.
+// repeated remembers a slowdown without a known cause, or one behind a checkpoint or
+// an evaluation, from which the attempt came back by itself. Where rows have several
+// lengths and no tokens are told, or each checkpoint is uploaded beside the training,
+// the same comes again and again: the first is told, the others are only counted.
 type repeated struct {
 	worst  float64 // how many times longer its steps took
 	length time.Duration
@@ -21,7 +22,21 @@ const (
 	againFor    = 6 * time.Hour
 )
 
-// seen notes a slowdown without a cause that is over at t.
+// memory is what came again and again, by its cause.
+type memory map[string]*repeated
+
+// of is what is remembered of a cause, nothing at first.
+func (m *memory) of(cause string) *repeated {
+	if *m == nil {
+		*m = memory{}
+	}
+	if (*m)[cause] == nil {
+		(*m)[cause] = &repeated{}
+	}
+	return (*m)[cause]
+}
+
+// seen notes a slowdown that is over at t.
 func (a *repeated) seen(e *paceEpisode, t time.Time) {
 	if t.Sub(a.until) > againFor {
 		*a = repeated{}
@@ -30,13 +45,15 @@ func (a *repeated) seen(e *paceEpisode, t time.Time) {
 }
 
 // is tells whether a slowdown that begins at t for the reason f is the same again.
-func (a *repeated) is(e *paceEpisode, f finding, t time.Time) bool {
-	return f.cause == CauseUnknown && a.worst > 0 && t.Sub(a.until) <= againFor && a.still(e, t)
+func (m *memory) is(e *paceEpisode, f finding, t time.Time) bool {
+	a := m.of(f.cause)
+	return a.worst > 0 && t.Sub(a.until) <= againFor && m.still(e, t)
 }
 
-// still tells whether it is at t: no longer, no slower, and nothing is known of it.
-func (a *repeated) still(e *paceEpisode, t time.Time) bool {
+// still tells whether it is at t: no longer, no slower, and nothing else is known of it.
+func (m *memory) still(e *paceEpisode, t time.Time) bool {
 	f, _ := e.causes.top()
+	a := m.of(f.cause)
 	longest := min(againMost, time.Duration(againLonger*float64(a.length))+againSlack)
-	return f.cause == CauseUnknown && e.worst <= againWorse*a.worst && t.Sub(e.since) <= longest
+	return a.worst > 0 && e.worst <= againWorse*a.worst && t.Sub(e.since) <= longest
 }

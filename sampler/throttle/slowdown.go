@@ -92,9 +92,12 @@ type course struct {
 	tokenBroken bool
 
 	around surroundings
+	// making is what was around since the latest step, cur the block under way.
+	making environment
 	cur    block
 	from   time.Time // where cur begins
 	spike  bool      // the step before was one
+	before float64   // the seconds of that step
 	base   baseline
 	judged judgement // of the latest whole block
 	nowS   sample.Num
@@ -102,6 +105,8 @@ type course struct {
 	latest block
 	blocks int
 
+	// lead are the latest blocks that were not slow beyond doubt.
+	lead []judgedBlock
 	// edge is a block in which some steps were slow, kept until the next one shows
 	// whether a slow state began in it.
 	edge     *block
@@ -112,7 +117,7 @@ type course struct {
 	who         []sample.GPUProcess // on the GPU then
 	came        []int               // and at the block before
 	down        *paceEpisode
-	again       repeated
+	again       memory
 	stalls      stalls
 	// pending are the marks in the latest block, if that was none of the slow ones.
 	pending [2]int
@@ -175,7 +180,7 @@ func (d *Detector) judgePace(out *[]event.Event, s *sample.Sample, r reading) {
 	if s.Attempt == 0 {
 		return
 	}
-	env := &c.cur.env
+	env := &c.making
 	if d.slow.paused {
 		env = new(environment) // what stands still shows nothing
 	}
@@ -194,12 +199,12 @@ func (d *Detector) judgePace(out *[]event.Event, s *sample.Sample, r reading) {
 	}
 	if c.seen == 0 {
 		// Loading the model is not what steps look like.
-		c.cur.env, c.from = environment{}, s.T
+		c.making, c.cur.env, c.from = environment{}, environment{}, s.T
 	}
 	switch f := d.pace.last; {
 	case f.n <= 0:
 	case d.slow.paused || f.stepS > stepMost:
-		c.tokenBroken = true
+		c.making, c.tokenBroken = environment{}, true
 	default:
 		d.takeSteps(out, s, r, f)
 	}
@@ -233,10 +238,7 @@ func (d *Detector) takeSteps(out *[]event.Event, s *sample.Sample, r reading, f 
 	if clip == 0 && c.seen >= stepClipOf {
 		clip = paceOutlier * median(c.recent[:])
 	}
-	// It was seen while they were made; the line of a step and that of an evaluation
-	// behind it may come within one sample.
-	during := time.Duration(f.n*f.stepS*float64(time.Second)) + 2*c.usual
-	marked := !c.markT.IsZero() && s.T.Sub(c.markT) <= during
+	marked := c.marked(f, s.T)
 	base := d.pace.baseline(d.cfg)
 	// A step with a checkpoint or an evaluation in it is a pause where it is long.
 	// Where each step has one, a mark says nothing of them.
@@ -244,10 +246,19 @@ func (d *Detector) takeSteps(out *[]event.Event, s *sample.Sample, r reading, f 
 	if marked {
 		c.unmarked++
 	}
+	// An evaluation is not what steps look like.
+	around := c.making
+	c.making = environment{}
 	if c.broken || marked && c.unmarked <= unmarkedMost {
+		if e := c.down; e != nil && !c.broken && e.good == 0 && !e.stalls && !e.byToken {
+			// What is in it beside the evaluation is as slow as the others.
+			want := f.n * c.base.step
+			e.steps, e.sec, e.want = e.steps+f.n, e.sec+want*e.now, e.want+want
+		}
 		c.broken, c.tokenBroken = false, true
 		return
 	}
+	c.cur.env.merge(&around)
 	if !marked {
 		c.unmarked = 0
 	}
@@ -259,7 +270,10 @@ func (d *Detector) takeSteps(out *[]event.Event, s *sample.Sample, r reading, f 
 	}
 	limit := 1 + float64(d.cfg.Pace.Up)
 	spike := clip > 0 && f.stepS > clip
-	sec := c.cur.take(f.n, f.stepS, clip, spike && !c.spike)
+	// Where all steps are that long, one that is far longer still stands alone.
+	lone := spike && (!c.spike || f.stepS > stepClip*c.before)
+	sec := c.cur.take(f.n, f.stepS, clip, lone)
+	c.before = f.stepS
 	c.spike = spike
 	c.stalls.cur.take(f, spike && c.base.known())
 	c.tokenSec += sec
@@ -331,7 +345,7 @@ func (d *Detector) closeBlock(out *[]event.Event, s *sample.Sample, r reading) {
 	if c.start != nil {
 		d.goOnStart(out, s, &k)
 	}
-	c.freed(&k, j.slow() || c.down != nil)
+	c.freed(&k, !j.good() || c.down != nil)
 	d.judgeStalls(out, s, r, &k, from, j)
 	switch {
 	case c.down != nil && c.down.stalls:
@@ -346,8 +360,10 @@ func (d *Detector) closeBlock(out *[]event.Event, s *sample.Sample, r reading) {
 	default:
 		if c.suspect != nil {
 			d.learn(c.suspect, c.suspectFrom, false) // it was nothing, and shows how blocks scatter
+			c.keep(c.suspect, c.suspectFrom, from)
 			c.suspect = nil
 		}
+		c.keep(&k, from, s.T)
 		if c.edge != nil {
 			d.learn(c.edge, c.edgeFrom, false)
 			c.edge = nil
@@ -360,10 +376,10 @@ func (d *Detector) closeBlock(out *[]event.Event, s *sample.Sample, r reading) {
 	}
 }
 
-// freed counts the checkpoints and evaluations that cost nothing: neither the block
-// they were in nor the next one was slow.
-func (c *course) freed(k *block, slow bool) {
-	if slow {
+// freed counts the checkpoints and evaluations that cost nothing: the block they were in
+// and the next one were as fast as any. cost says that this one was not.
+func (c *course) freed(k *block, cost bool) {
+	if cost {
 		c.pending = [2]int{}
 		return
 	}
@@ -451,7 +467,12 @@ func (d *Detector) begin(out *[]event.Event, s *sample.Sample, r reading, k *blo
 	env := c.suspect.env
 	env.merge(&k.env)
 	// Blocks that were taken for the attempt's own pace while too little of it was known.
-	for _, l := range c.base.prune(d.cfg) {
+	early := c.base.prune(d.cfg)
+	if len(early) == 0 {
+		d.takeLead(e, &env, told(k, j))
+	}
+	c.lead = nil
+	for _, l := range early {
 		if l.from.Before(e.since) {
 			e.since = l.from
 		}
@@ -496,13 +517,17 @@ func (c *course) levelOf(f finding) event.Level {
 // told is by how much a block is slower, with all that its steps took: what was
 // clipped to judge it is no figure to tell.
 func told(k *block, j judgement) float64 {
-	if j.whole > 0 {
-		return max(j.ratio, j.whole)
+	v := j.ratio
+	if j.calm > 0 {
+		v = min(v, j.calm) // the slowest time alone may be something else
 	}
-	if j.ratio > clippedFrom && k.sec > 0 {
-		return j.ratio * k.full / k.sec
+	switch {
+	case j.whole > 0:
+		return max(v, j.whole)
+	case v > clippedFrom && k.sec > 0:
+		return v * k.unclipped()
 	}
-	return j.ratio
+	return v
 }
 
 // goOn takes a block, which began at from, into an open slowdown.
@@ -511,6 +536,11 @@ func (d *Detector) goOn(out *[]event.Event, s *sample.Sample, r reading, k *bloc
 	e := c.down
 	switch {
 	case !j.known:
+		return
+	case j.good() && j.ratio > j.limit && e.good == 0 && !e.tail:
+		// It ended within this block.
+		e.tail = true
+		e.add(k, told(k, j), c.base.expected(k, j))
 		return
 	case j.good():
 		e.slowSec = 0
@@ -522,7 +552,7 @@ func (d *Detector) goOn(out *[]event.Event, s *sample.Sample, r reading, k *bloc
 		return
 	}
 	e.resume()
-	e.until = s.T
+	e.until, e.tail = s.T, false
 	e.add(k, told(k, j), c.base.expected(k, j))
 	e.slowSec += k.full
 	f := d.causeOf(k.env, from, told(k, j), !e.noMarks)
@@ -588,9 +618,11 @@ func (d *Detector) endDown(out *[]event.Event, t time.Time, how string) {
 	c.down = nil
 	d.pace.slow = false
 	d.slow.count(e)
-	if f, _ := e.causes.top(); how == EndedRecovered && f.cause == CauseUnknown && c.base.token == 0 && !e.stalls {
-		// Rows of other lengths, perhaps, which nobody told: the same again is no news.
-		c.again.seen(e, t)
+	f, _ := e.causes.top()
+	if how == EndedRecovered && !e.stalls && (f.mark() || f.cause == CauseUnknown && c.base.token == 0) {
+		// Rows of other lengths, perhaps, which nobody told, or an upload behind each
+		// checkpoint: the same again is no news.
+		c.again.of(f.cause).seen(e, t)
 	}
 	if !e.muted {
 		*out = append(*out, e.endEvent(t, how))

@@ -71,14 +71,7 @@ func slower(k *block, j judgement) sample.Num {
 	if !j.known || k.sec <= 0 {
 		return sample.Num{}
 	}
-	v := min(j.ratio, j.calm)
-	if j.whole > 0 {
-		return finite(sample.Known(max(v, j.whole)))
-	}
-	if v > clippedFrom {
-		v *= k.full / k.sec
-	}
-	return finite(sample.Known(v))
+	return finite(sample.Known(told(k, j)))
 }
 
 // Baseline returns the present attempt's own pace; the zero value before there is one.

@@ -70,6 +70,7 @@ type Detector struct {
 	// paceFrom is when the first step was taken for the attempt's own pace.
 	paceFrom time.Time
 	backlog  backlog
+	lone     loneSteps
 	// slow follows the pace: slow-start and slowdown. Names tells whose another
 	// process on the GPU is; see its type.
 	slow  slowness
@@ -143,6 +144,7 @@ func (d *Detector) reset() {
 	d.plateau = newCapRule(d.cfg)
 	d.pace = pace{}
 	d.backlog = nil
+	d.lone = loneSteps{}
 }
 
 // Device tells the detector which GPU it is. Rules that describe one platform
@@ -330,6 +332,7 @@ func (d *Detector) expire(out *[]event.Event, r reading) {
 
 func (d *Detector) closeAll(t time.Time, how string) []event.Event {
 	var out []event.Event
+	d.lone.end(d.countStep)
 	d.closePace(&out, t, how)
 	for _, typ := range types {
 		if e := d.open[typ]; e != nil {
@@ -354,6 +357,28 @@ func (d *Detector) end(out *[]event.Event, e *episode, t time.Time, how string) 
 // observeStep gives a finished step to the pace, or to what slowed it.
 func (d *Detector) observeStep(r reading) {
 	n, stepS, ok := d.pace.next(r)
+	if !d.slowed() {
+		d.cost.close()
+	}
+	if ok {
+		f := finished{n, stepS}
+		d.lone.take(f, r.t, d.longFrom(), d.slow.marked(f, r.t), d.countStep)
+	}
+}
+
+// slowed tells that something holds the GPU back now.
+func (d *Detector) slowed() bool {
+	for typ := range d.open {
+		if costly(typ) {
+			return true
+		}
+	}
+	return false
+}
+
+// countStep counts steps that were finished at t.
+func (d *Detector) countStep(f finished, t time.Time) {
+	n, stepS := f.n, f.stepS
 	slowed, base := false, sample.Num{}
 	for _, typ := range types {
 		if e := d.open[typ]; e != nil && costly(typ) {
@@ -363,13 +388,7 @@ func (d *Detector) observeStep(r reading) {
 			}
 		}
 	}
-	if !slowed {
-		d.cost.close()
-	}
-	if !ok {
-		return
-	}
-	d.backlog.take(r.t, n, stepS, d.pace.baseline(d.cfg), !slowed)
+	d.backlog.take(t, n, stepS, d.pace.baseline(d.cfg), !slowed)
 	falling := d.sign.held.on
 	if falling {
 		d.sign.addSteps(n, stepS, d.pace.baseline(d.cfg), !slowed)
@@ -382,7 +401,7 @@ func (d *Detector) observeStep(r reading) {
 		d.cost.add(n, stepS, base)
 	case !falling:
 		if d.paceFrom.IsZero() {
-			d.paceFrom = r.t
+			d.paceFrom = t
 		}
 		d.pace.learn(stepS)
 	}

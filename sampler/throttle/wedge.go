@@ -28,7 +28,7 @@ const (
 // explainedMost is the part of the time in which the GPU may have given a reason, and
 // still is in the wedge: a pulse of a second each minute explains no tenth of the
 // clock.
-const explainedMost = 0.1
+const explainedMost = 0.1 + 1e-9 // a tenth, however the sum was rounded
 
 func newWedgeRule(cfg Config) wedgeRule {
 	return wedgeRule{win: newWindow(seconds(cfg.Wedge.MeanForS))}
