@@ -24,6 +24,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == SensorsArg {
 		os.Exit(SensorsMain(os.Args[2:], os.Stdout))
 	}
+	if len(os.Args) > 3 && os.Args[1] == rowsArg {
+		writeRows(os.Args[2:])
+	}
 	os.Exit(m.Run())
 }
 
