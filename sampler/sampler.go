@@ -89,6 +89,8 @@ type Options struct {
 type internals struct {
 	// now is CLOCK_BOOTTIME.
 	now func() time.Duration
+	// wait wakes a schedule.
+	wait func() waiter
 	// figures reads what the kernel says.
 	figures func(*sample.Sample)
 	// sensors makes readings in place of the sensors process.
@@ -163,6 +165,9 @@ func Start(ctx context.Context, opts Options) (*Sampler, error) {
 	if opts.test.now == nil {
 		opts.test.now = clock.Boottime
 	}
+	if opts.test.wait == nil {
+		opts.test.wait = alarms
+	}
 	if opts.test.partBytes == 0 {
 		opts.test.partBytes = telemetryPart
 	}
@@ -186,8 +191,11 @@ func Start(ctx context.Context, opts Options) (*Sampler, error) {
 	}
 
 	boot := opts.test.now()
-	s.running.Go(func() { every(ctx, opts.test.now, boot, opts.Tick, s.tick) })
-	s.running.Go(func() { every(ctx, opts.test.now, boot, opts.Interval, func(int) { s.thermalDue() }) })
+	clock.Lead(boot)
+	s.running.Go(func() { every(ctx, opts.test.wait(), opts.test.now, boot, opts.Tick, s.tick) })
+	s.running.Go(func() {
+		every(ctx, opts.test.wait(), opts.test.now, boot, opts.Interval, func(int) { s.thermalDue() })
+	})
 	if opts.test.sensors != nil {
 		s.running.Go(func() { opts.test.sensors(ctx) })
 	} else if opts.Exe == "" {

@@ -3,32 +3,47 @@ package sampler
 import (
 	"context"
 	"time"
+
+	"sparkrun/internal/alarm"
 )
 
 // longestWait is the longest that a schedule sleeps at a time. A timer stands still while
 // the machine is suspended: after that a tick that is due is late by so much at most.
 const longestWait = 30 * time.Second
 
+// waiter wakes a schedule.
+type waiter struct {
+	due   <-chan struct{}
+	reset func(time.Duration)
+	stop  func()
+}
+
+// alarms returns a waiter for the machine's own time.
+func alarms() waiter {
+	a := alarm.New()
+	return waiter{due: a.C, reset: a.Reset, stop: a.Stop}
+}
+
 // every calls f at start, start+d, start+2d, ... by the clock now, until ctx ends. The
 // times are absolute: a late call does not move those after it. Calls whose time had
 // passed altogether are not made up for; f hears how many were missed since the last one.
 // The clock goes on during suspend.
-func every(ctx context.Context, now func() time.Duration, start, d time.Duration, f func(missed int)) {
+func every(ctx context.Context, w waiter, now func() time.Duration, start, d time.Duration, f func(missed int)) {
 	wait := func(next int64) time.Duration { return min(start+time.Duration(next)*d-now(), longestWait) }
-	timer := time.NewTimer(wait(0))
-	defer timer.Stop()
+	w.reset(wait(0))
+	defer w.stop()
 	for next := int64(0); ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-timer.C:
+		case <-w.due:
 		}
 		if elapsed := now() - start; elapsed >= time.Duration(next)*d {
 			n, missed := due(elapsed, d, next)
 			f(missed)
 			next = n + 1
 		}
-		timer.Reset(wait(next))
+		w.reset(wait(next))
 	}
 }
 

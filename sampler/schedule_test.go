@@ -15,12 +15,20 @@ func sinceNow() func() time.Duration {
 	return func() time.Duration { return time.Since(start) }
 }
 
+// bubbled is a waiter for the time of a test.
+func bubbled() waiter {
+	c := make(chan struct{}, 1)
+	timer := time.AfterFunc(time.Hour, func() { c <- struct{}{} })
+	timer.Stop()
+	return waiter{due: c, reset: func(d time.Duration) { timer.Reset(d) }, stop: func() { timer.Stop() }}
+}
+
 func TestTicksDoNotDrift(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		start := time.Now()
 		n := 0
-		every(ctx, sinceNow(), 0, time.Second, func(missed int) {
+		every(ctx, bubbled(), sinceNow(), 0, time.Second, func(missed int) {
 			if want := start.Add(time.Duration(n) * time.Second); !time.Now().Equal(want) || missed != 0 {
 				t.Errorf("tick %d at %v, missed %d, want %v", n, time.Now(), missed, want)
 			}
@@ -43,7 +51,7 @@ func TestMissedTicksAreCountedAndNotMadeUpFor(t *testing.T) {
 		start := time.Now()
 		var at []time.Duration
 		var missed []int
-		every(ctx, sinceNow(), 0, time.Second, func(m int) {
+		every(ctx, bubbled(), sinceNow(), 0, time.Second, func(m int) {
 			at, missed = append(at, time.Since(start)), append(missed, m)
 			switch len(at) {
 			case 2:
@@ -83,7 +91,7 @@ func TestASuspendedMachineMissesTicks(t *testing.T) {
 		var at []time.Duration
 		var missed []int
 		time.AfterFunc(75*time.Second, func() { slept.Store(int64(time.Hour)) })
-		every(ctx, now, 0, 10*time.Minute, func(m int) {
+		every(ctx, bubbled(), now, 0, 10*time.Minute, func(m int) {
 			at, missed = append(at, now()), append(missed, m)
 			if len(at) == 3 {
 				cancel()

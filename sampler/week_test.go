@@ -105,11 +105,12 @@ func sampleFor(t *testing.T, ticks int, each func(n int)) {
 			},
 			test: internals{
 				now:     now,
+				wait:    bubbled,
 				figures: func(row *sample.Sample) { row.MemAvailableKiB = sample.Known(float64(rows)) },
 				sync:    func(*os.File) error { return nil },
 				sensors: func(ctx context.Context) {
 					<-ready
-					every(ctx, now, base+time.Second-lead, time.Second, func(int) {
+					every(ctx, bubbled(), now, base+time.Second-lead, time.Second, func(int) {
 						s.hear(&record{GPU: &sample.GPU{T: now(), TempC: sample.Known(68), PowerW: sample.Known(95)}})
 					})
 				},

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sparkrun/internal/cores"
 	"sparkrun/internal/event"
 	"sparkrun/internal/job"
 	"sparkrun/internal/sample"
@@ -411,6 +412,10 @@ func (r *run) writeChanged(a *attempt, file trainer.File) error {
 	return nil
 }
 
+// mostCores are for the readers of an output that comes fast: the terminal, run.log and
+// what understands it.
+const mostCores = 4
+
 // launch prepares the attempt, starts the holder and, once the child exists, the
 // readers. It runs on a goroutine of its own and reports through the inbox.
 func (r *run) launch(a *attempt) {
@@ -448,6 +453,7 @@ func (r *run) launch(a *attempt) {
 		_ = a.client.Stdin([]byte{keyEOF}) // it went away while we were attaching
 	}
 	go r.describe()
+	cores.Rest(mostCores)
 	// In this order: the end must not overtake the start.
 	r.post(Input{Kind: ChildStarted}, nil)
 	go r.awaitEnd(a)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sparkrun/internal/clock"
+	"sparkrun/internal/cores"
 	"sparkrun/internal/event"
 	"sparkrun/internal/proctree"
 	"sparkrun/supervisor/holder"
@@ -61,6 +62,7 @@ func (r *run) awaitEnd(a *attempt) {
 // attemptOver hands the end of an attempt to the loop.
 func (r *run) attemptOver(a *attempt, e *holder.Exit) {
 	a.exit.Store(e)
+	cores.Work()
 	r.readToEnd(a)
 	if a.client != nil {
 		// All is read: the holder need not wait for us.
@@ -152,6 +154,7 @@ func (r *run) attemptLost(a *attempt) {
 	ended, left := sweep("SPARKRUN_RUN_ID="+r.dir.ID, cgroup, 5*time.Second)
 	inside := r.endLost(a)
 	a.lost.Store(true)
+	cores.Work()
 	r.readToEnd(a)
 	reason := fmt.Sprintf("the holder of attempt %d died without a word; %d processes it left were ended", a.n, ended)
 	if left > 0 {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"sparkrun/internal/alarm"
 	"sparkrun/internal/clock"
 	"sparkrun/internal/event"
 	"sparkrun/internal/proctree"
@@ -258,6 +259,8 @@ func (a *attempt) lastMoment() time.Time {
 // names a pid that may be gone by then) and the files it has mapped.
 func (r *run) watchTree(ctx context.Context, a *attempt) {
 	var lastMaps, lastHeld time.Time
+	next := alarm.New()
+	defer next.Stop()
 	held := false // looked up once after the first second
 	for {
 		began := time.Now()
@@ -305,10 +308,11 @@ func (r *run) watchTree(ctx context.Context, a *attempt) {
 		if time.Since(a.start) < 2*most {
 			most, least = time.Second, 500*time.Millisecond
 		}
+		next.Reset(clock.Beat(least) + min(1000*time.Since(began), most).Truncate(least))
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(clock.Beat(least) + min(1000*time.Since(began), most).Truncate(least)):
+		case <-next.C:
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sparkrun/internal/alarm"
 	"sparkrun/internal/clock"
 	"sparkrun/internal/event"
 	"sparkrun/internal/job"
@@ -132,7 +133,7 @@ func (r *run) watchQuiet(ctx context.Context, a *attempt) {
 	var worked work
 	warned := false
 	every := min(time.Second, max(r.o.HangAfter/4, 50*time.Millisecond))
-	tick := time.NewTimer(clock.Beat(every))
+	tick := alarm.After(clock.Beat(every))
 	defer tick.Stop()
 	var pausedAt time.Time // when this pause was first seen
 	for {
@@ -290,7 +291,7 @@ type space struct {
 // watch looks again and again until ctx ends. It is a goroutine of its own since
 // a mount that does not answer holds it for good.
 func (s *space) watch(ctx context.Context, dirs []string) {
-	tick := time.NewTimer(clock.Beat(time.Second))
+	tick := alarm.After(clock.Beat(time.Second))
 	defer tick.Stop()
 	for n := 0; ; n++ {
 		s.lookShm()

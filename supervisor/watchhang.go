@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sparkrun/internal/alarm"
 	"sparkrun/internal/clock"
 	"sparkrun/internal/event"
 	"sparkrun/internal/proctree"
@@ -31,7 +32,7 @@ func (r *run) watchHang(ctx context.Context, a *attempt) {
 	}
 	w := hangWatch{r: r, a: a, cfg: cfg, watch: hang.New(cfg, r.o.HangTimeout), every: hang.Every(r.o.HangTimeout), began: monotonic(), told: map[hang.State]bool{}}
 	defer w.close()
-	tick := time.NewTimer(clock.Beat(w.every))
+	tick := alarm.After(clock.Beat(w.every))
 	defer tick.Stop()
 	for {
 		select {

@@ -25,7 +25,12 @@ type Proc struct {
 	Comm  string
 	PGID  int
 	SID   int
+	// Kernel is whether it is a thread of the kernel, which opens no files.
+	Kernel bool
 }
+
+// kernelThread is PF_KTHREAD among the flags of /proc/PID/stat.
+const kernelThread = 0x00200000
 
 // Read returns one process; ok is false when it is gone.
 func Read(pid int) (Proc, bool) {
@@ -52,6 +57,9 @@ func parseStat(b []byte) (Proc, bool) {
 	p.PPID, _ = strconv.Atoi(string(f[1]))
 	p.PGID, _ = strconv.Atoi(string(f[2]))
 	p.SID, _ = strconv.Atoi(string(f[3]))
+	if flags, err := strconv.ParseUint(string(f[6]), 10, 64); err == nil {
+		p.Kernel = flags&kernelThread != 0
+	}
 	p.Start, err = strconv.ParseUint(string(f[19]), 10, 64)
 	return p, err == nil
 }

@@ -10,7 +10,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"sparkrun/internal/alarm"
 	"sparkrun/internal/clock"
+	"sparkrun/internal/cores"
 )
 
 const (
@@ -72,11 +74,12 @@ type Reader struct {
 	failed time.Time // since when the file cannot be read
 	now    func() time.Time
 	poll   time.Duration
+	timer  *alarm.Timer
 }
 
 // NewReader returns a reader that begins at the logical offset from.
 func NewReader(src Source, from int64) *Reader {
-	return &Reader{src: src, wake: src.Wake, off: max(from, 0), gaps: newGapList(src.Dir), now: time.Now, poll: pollEvery}
+	return &Reader{src: src, wake: src.Wake, off: max(from, 0), gaps: newGapList(src.Dir), now: time.Now, poll: pollEvery, timer: alarm.New()}
 }
 
 // Offset is where the next chunk begins, lost bytes aside.
@@ -126,6 +129,7 @@ func (r *Reader) Next(ctx context.Context) (Chunk, error) {
 			c := Chunk{Offset: r.off, Data: data, Missing: r.missing}
 			r.off += int64(len(data))
 			r.missing = 0
+			cores.Moved(len(data))
 			return c, nil
 		}
 		if err != nil {
@@ -166,8 +170,8 @@ func (r *Reader) wait(ctx context.Context) error {
 	if d == wakeCheck {
 		d = clock.Beat(d)
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+	r.timer.Reset(d)
+	defer r.timer.Stop()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -175,7 +179,7 @@ func (r *Reader) wait(ctx context.Context) error {
 		if !open {
 			r.wake = nil // the holder is gone; the file still tells the rest
 		}
-	case <-timer.C:
+	case <-r.timer.C:
 	}
 	return nil
 }

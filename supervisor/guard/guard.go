@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sparkrun/internal/alarm"
 )
 
 // Config is what a guard needs to know about its attempt.
@@ -70,6 +72,7 @@ type Guard struct {
 	gpu       atomic.Pointer[Floors]
 	gpuFresh  atomic.Bool
 	avail     atomic.Uint64
+	plenty    atomic.Bool  // nothing can happen before the longest wait is over
 	rest      atomic.Int64 // unaccounted memory in KiB, -1 for unknown
 	protected Protection
 	container struct {
@@ -99,6 +102,7 @@ type Guard struct {
 	deepest  uint64 // the least of it within about a minute
 	lastPoll time.Duration
 	planned  time.Duration
+	calm     *alarm.Timer // wakes the thread while there is plenty
 	failed   error
 }
 

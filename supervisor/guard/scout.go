@@ -16,6 +16,9 @@ const (
 	scanEvery = 5 * time.Second
 	scanShare = 2000
 	scanMost  = 30 * time.Second
+	// plentyShare bounds it while there is plenty: who grew is asked when memory gets
+	// less, and a look is made then.
+	plentyShare = 5000
 	// scanSoon is the least distance of two looks while memory falls to where it
 	// has not been, scanSlow while it only moves.
 	scanSoon = 250 * time.Millisecond

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sparkrun/internal/alarm"
+	"sparkrun/internal/clock"
 )
 
 const (
@@ -51,14 +54,31 @@ func (g *Guard) main() {
 	helpers.Go(g.lookAround)
 	helpers.Go(g.shield)
 	go g.dropCaches()
-	fds := []unix.PollFd{{Fd: int32(g.wake), Events: unix.POLLIN}}
-	for {
+	g.calm = alarm.New()
+	defer g.calm.Stop()
+	for g.sleep(wait) {
+		wait = g.poll(boottime())
+	}
+}
+
+// sleep waits for the next look, and is false when there is to be none. With plenty left
+// the runtime wakes the guard: it may come late by what a busy scheduler takes, and costs a
+// fraction of a thread that sleeps in the kernel, for which the runtime itself wakes dozens
+// of times to see whether its processor is needed. Where less is left the kernel wakes this
+// thread, and nobody is asked.
+func (g *Guard) sleep(wait time.Duration) bool {
+	if wait < maxPoll {
+		fds := []unix.PollFd{{Fd: int32(g.wake), Events: unix.POLLIN}}
 		// Negative descriptors are passed over, and the time still counts.
 		_, _ = unix.Poll(fds, int(wait/time.Millisecond))
-		if g.stop.Load() {
-			return
-		}
-		wait = g.poll(boottime())
+		return !g.stop.Load()
+	}
+	g.calm.Reset(clock.Beat(wait))
+	select {
+	case <-g.quit:
+		return false
+	case <-g.calm.C:
+		return true
 	}
 }
 
@@ -141,6 +161,7 @@ func (g *Guard) poll(at time.Duration) time.Duration {
 	g.polls++
 	g.slowest = max(g.slowest, boottime()-at)
 	g.lastPoll, g.planned = at, d.Wait
+	g.plenty.Store(d.Wait == maxPoll)
 	return d.Wait
 }
 
@@ -299,7 +320,7 @@ func poke(c chan struct{}) {
 func (g *Guard) lookAround() {
 	defer g.scout.close()
 	container := ""
-	timer := time.NewTimer(0)
+	timer := alarm.After(0)
 	defer timer.Stop()
 	for {
 		everybody := false
@@ -319,7 +340,11 @@ func (g *Guard) lookAround() {
 		}
 		at := boottime()
 		g.scout.look(at, everybody, g.avail.Load(), g.rest.Load(), g.gpu.Load())
-		timer.Reset(min(max(scanShare*(boottime()-at), scanEvery), scanMost))
+		share := time.Duration(scanShare)
+		if g.plenty.Load() {
+			share = plentyShare
+		}
+		timer.Reset(min(max(share*(boottime()-at), scanEvery), scanMost))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sparkrun/internal/alarm"
 	"sparkrun/internal/clock"
 	"sparkrun/internal/proctree"
 	"sparkrun/supervisor/guard"
@@ -114,8 +115,7 @@ func (h *hold) serve(ln *net.UnixListener) {
 func (h *hold) run(sigs, chld <-chan os.Signal) bool {
 	defer close(h.over)
 	go h.disk.run()
-	go h.disk.logSync.run()
-	go h.disk.idxSync.run()
+	go h.disk.sync.run()
 	drained := make(chan struct{})
 	go func() {
 		h.drained = h.src.drain(h.ring)
@@ -182,11 +182,8 @@ func save(write func() []string) *saving {
 
 // conclude writes exit.json and tells the clients.
 func (h *hold) conclude(sigs, chld <-chan os.Signal) bool {
-	h.disk.logSync.stop()
-	h.disk.idxSync.stop()
-	deadline := time.Now().Add(syncLimit)
-	h.await(h.disk.logSync.done, time.Until(deadline), sigs, chld)
-	h.await(h.disk.idxSync.done, max(time.Until(deadline), time.Millisecond), sigs, chld)
+	h.disk.sync.stop()
+	h.await(h.disk.sync.done, syncLimit, sigs, chld)
 
 	h.exit.ChildPID, h.exit.ChildStart = h.child.pid, h.child.start
 	h.exit.SlowestSync = h.disk.slowestSync()
@@ -502,15 +499,48 @@ func (h *hold) childEnded(r reaped) {
 
 // tellGrowth pushes grew after the output or what is on disk has grown.
 func (h *hold) tellGrowth() {
+	var told, toldWritten int64
+	var last time.Time
 	for {
 		select {
 		case <-h.ring.changed:
 		case <-h.over:
 			return
 		}
+		// No wait behind the push: a command that prints now and then would have its
+		// holder wake twice for each line.
+		h.awaitDisk(toldWritten)
+		alarm.Sleep(grewEvery - time.Since(last))
 		head, written := h.ring.offsets()
+		if head == told && written == toldWritten {
+			continue
+		}
+		told, toldWritten, last = head, written, time.Now()
 		h.srv.broadcast(push{Push: PushGrew, Offset: head, Written: written})
-		time.Sleep(grewEvery)
+	}
+}
+
+// awaitDisk waits a moment for what was printed to come to the disk, beyond the offset
+// told: readers read there, and one push is enough then.
+func (h *hold) awaitDisk(told int64) {
+	var late <-chan struct{}
+	for {
+		head, written := h.ring.offsets()
+		if head == written || written > told || h.ring.refused() {
+			return
+		}
+		if late == nil {
+			t := alarm.After(2 * batchWait)
+			defer t.Stop()
+			late = t.C
+		}
+		select {
+		case <-h.ring.changed:
+		case <-late:
+			return
+		case <-h.over:
+			return
+		}
 	}
 }
 

@@ -6,11 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"sparkrun/internal/alarm"
 	"sparkrun/internal/clock"
 )
 
@@ -20,9 +22,11 @@ const (
 	// writeMax is the largest single write, batchBelow the size under which
 	// the writer waits batchWait for more: a system call per 4 KiB that a
 	// terminal hands over would cost more than the copying.
-	writeMax   = 256 << 10
+	writeMax = 256 << 10
+	// It is longer than grewEvery, so that what is told of the writing has no wait
+	// of its own.
 	batchBelow = 64 << 10
-	batchWait  = 2 * time.Millisecond
+	batchWait  = grewEvery + time.Millisecond
 	// Free space is looked up once per spaceEvery or spaceBytes.
 	spaceEvery = 250 * time.Millisecond
 	spaceBytes = 16 << 20
@@ -31,7 +35,8 @@ const (
 	// rescueBytes is the newest output that the reserve is given up for at the
 	// very end. Most of the reserve is left for exit.json and run.json.
 	rescueBytes = 256 << 10
-	// syncEvery is the least distance between two syncs of one file.
+	// syncEvery is the distance between two syncs of one file: what comes within it is
+	// synced at the next beat.
 	syncEvery = time.Second
 )
 
@@ -46,7 +51,7 @@ type disk struct {
 	// done is closed when the writer has written all it could after finish.
 	done chan struct{}
 
-	logSync, idxSync *syncer
+	sync *syncer
 
 	mu       sync.Mutex
 	refused  refusal
@@ -101,7 +106,8 @@ func openDisk(dir string, r *ring, minFree uint64, onGap func(Gap)) (*disk, erro
 		}
 		*f.to = file
 	}
-	d.logSync, d.idxSync = newSyncer(d.log), newSyncer(d.idx)
+	// The index first: whoever sees a byte is to see when it came.
+	d.sync = newSyncer(d.idx, d.log)
 	return d, nil
 }
 
@@ -112,16 +118,19 @@ func (d *disk) state() (refused refusal, gapBytes int64) {
 	return d.refused, d.gapBytes
 }
 
-func (d *disk) slowestSync() time.Duration {
-	return max(d.logSync.slowest(), d.idxSync.slowest())
-}
+func (d *disk) slowestSync() time.Duration { return d.sync.slowest() }
 
 // run is the writer goroutine.
 func (d *disk) run() {
 	defer close(d.done)
 	tries := 0
+	var wrote time.Time // little, and then there may soon be more
 	for {
 		closing := d.ring.finished()
+		if !closing && !d.ring.settled() {
+			alarm.Sleep(batchWait - time.Since(wrote))
+			d.awaitLine()
+		}
 		n, err := d.step()
 		if err != nil {
 			d.refuse(err)
@@ -140,8 +149,30 @@ func (d *disk) run() {
 			return
 		case n == 0:
 			<-d.ring.work
-		case n < batchBelow && !closing:
-			time.Sleep(batchWait)
+		case n < batchBelow:
+			wrote = time.Now()
+		}
+	}
+}
+
+// awaitLine waits a moment for the end of a line whose beginning came alone, where that
+// is how this command writes (Python does, unbuffered): two wakings fewer for each line,
+// here and in everybody who reads it.
+func (d *disk) awaitLine() {
+	rest := d.ring.restOfLine(batchWait)
+	if rest <= 0 {
+		return
+	}
+	late := alarm.After(rest)
+	defer late.Stop()
+	for {
+		select {
+		case <-d.ring.work:
+		case <-late.C:
+			return
+		}
+		if d.ring.finished() || d.ring.restOfLine(batchWait) <= 0 {
+			return
 		}
 	}
 }
@@ -222,7 +253,7 @@ func (d *disk) step() (int, error) {
 	done, err := d.log.Write(d.buf[:n])
 	if done > 0 {
 		d.ring.advance(done)
-		d.logSync.dirty()
+		d.sync.dirty(d.log)
 		d.spaceLeft -= int64(done)
 	}
 	return done, err
@@ -277,7 +308,7 @@ func (d *disk) flushIndex() error {
 	n, err := d.idx.Write(d.idxBytes)
 	if n > 0 {
 		d.idxBytes = d.idxBytes[:copy(d.idxBytes, d.idxBytes[n:])]
-		d.idxSync.dirty()
+		d.sync.dirty(d.idx)
 	}
 	// A disk refusing for a night must not gather records without bound.
 	if limit := maxIndexPending * indexRecordSize; len(d.idxBytes) > limit {
@@ -330,23 +361,42 @@ func (d *disk) finalGap() *Gap {
 	return &g
 }
 
-// syncer calls fdatasync on one file, at most once per syncEvery and only when
-// something was written, in a goroutine of its own.
+// syncer calls fdatasync on files, on each at most once per syncEvery and only when
+// something was written to it, in a goroutine of its own. One after the other, since the
+// second one finds most of its work done: they lie on one disk.
 type syncer struct {
-	f    *os.File
-	kick chan struct{}
-	quit chan struct{}
-	done chan struct{}
+	files []*unsynced
+	kick  chan struct{}
+	quit  chan struct{}
+	done  chan struct{}
 
 	mu  sync.Mutex
 	max time.Duration
 }
 
-func newSyncer(f *os.File) *syncer {
-	return &syncer{f: f, kick: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
+// unsynced is a file, and whether anything was written to it since its last sync.
+type unsynced struct {
+	f     *os.File
+	dirty atomic.Bool
 }
 
-func (s *syncer) dirty() { notify(s.kick) }
+func newSyncer(files ...*os.File) *syncer {
+	s := &syncer{kick: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
+	for _, f := range files {
+		s.files = append(s.files, &unsynced{f: f})
+	}
+	return s
+}
+
+// dirty says that something was written to one of the files.
+func (s *syncer) dirty(f *os.File) {
+	for _, u := range s.files {
+		if u.f == f {
+			u.dirty.Store(true)
+		}
+	}
+	notify(s.kick)
+}
 
 func (s *syncer) slowest() time.Duration {
 	s.mu.Lock()
@@ -356,35 +406,44 @@ func (s *syncer) slowest() time.Duration {
 
 func (s *syncer) run() {
 	defer close(s.done)
+	wait := alarm.New()
+	defer wait.Stop()
+	var last time.Time
 	for {
 		select {
 		case <-s.kick:
 		case <-s.quit:
-			select {
-			case <-s.kick:
-				s.sync()
-			default:
-			}
+			s.sync()
 			return
 		}
-		began := time.Now()
-		s.sync()
-		select {
-		case <-time.After(time.Until(began.Add(syncEvery))):
-		case <-s.quit:
+		if time.Since(last) < syncEvery {
+			wait.Reset(clock.Beat(syncEvery))
+			select {
+			case <-wait.C:
+			case <-s.quit:
+				s.sync()
+				return
+			}
 		}
+		last = time.Now()
+		s.sync()
 	}
 }
 
 func (s *syncer) sync() {
-	began := time.Now()
-	// A failed sync loses nothing that a retry could save: the kernel has
-	// already dropped the pages and says so once.
-	_ = unix.Fdatasync(int(s.f.Fd()))
-	took := time.Since(began)
-	s.mu.Lock()
-	s.max = max(s.max, took)
-	s.mu.Unlock()
+	for _, u := range s.files {
+		if !u.dirty.Swap(false) {
+			continue
+		}
+		began := time.Now()
+		// A failed sync loses nothing that a retry could save: the kernel has
+		// already dropped the pages and says so once.
+		_ = unix.Fdatasync(int(u.f.Fd()))
+		took := time.Since(began)
+		s.mu.Lock()
+		s.max = max(s.max, took)
+		s.mu.Unlock()
+	}
 }
 
 // stop ends the goroutine after one last sync of what is dirty.

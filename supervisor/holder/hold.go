@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sparkrun/internal/clock"
+	"sparkrun/internal/cores"
 )
 
 // caught are the signals that would end or stop the holder, or that it acts on.
@@ -22,6 +23,9 @@ var caught = []os.Signal{
 	unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGTSTP, unix.SIGPIPE,
 	unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGTTIN, unix.SIGTTOU, unix.SIGXCPU, unix.SIGXFSZ,
 }
+
+// mostCores lets one goroutine fill the ring while another empties it.
+const mostCores = 2
 
 // HoldMain is the holder process ("sparkrun __hold"). It returns when the
 // attempt is over and exit.json is written, or when nothing was started. What
@@ -50,6 +54,7 @@ func HoldMain(_ []string) int {
 	case have:
 		unix.Close(stdinFD)
 	}
+	clock.Lead(spec.Clock.Boot)
 	h, started, err := bringUp(spec, stdin)
 	if stdin >= 0 {
 		unix.Close(stdin)
@@ -62,6 +67,7 @@ func HoldMain(_ []string) int {
 	// and the files say so.
 	tell(pipe, answer{Started: &started})
 	pipe.Close()
+	cores.Rest(mostCores)
 	if h.run(sigs, chld) {
 		return 0
 	}

@@ -53,6 +53,11 @@ type ring struct {
 	refusing bool
 	moved    time.Time
 
+	// midLine is when the newest byte came if it ended no line, zero if it did. pairs
+	// is whether the end of a line has lately come right after such a beginning.
+	midLine time.Time
+	pairs   bool
+
 	// work wakes the disk writer, changed whoever tells of growth, room the
 	// filler.
 	work, changed, room chan struct{}
@@ -134,6 +139,9 @@ func (r *ring) commit(n int) {
 	if n > 0 && r.written == r.head {
 		r.moved = time.Now()
 	}
+	if n > 0 {
+		r.noteLine(r.buf[(r.head+int64(n)-1)%int64(len(r.buf))], time.Now())
+	}
 	r.head += int64(n)
 	r.reserved = 0
 	r.mu.Unlock()
@@ -141,6 +149,29 @@ func (r *ring) commit(n int) {
 		notify(r.work)
 		notify(r.changed)
 	}
+}
+
+// noteLine learns whether the ends of lines come apart from their beginnings.
+func (r *ring) noteLine(last byte, now time.Time) {
+	ends := last == '\n' || last == '\r'
+	if !r.midLine.IsZero() {
+		r.pairs = ends && now.Sub(r.midLine) < batchWait
+	}
+	r.midLine = now
+	if ends {
+		r.midLine = time.Time{}
+	}
+}
+
+// restOfLine is how much of the time most the end of the line that has begun may take
+// before it is no longer worth waiting for.
+func (r *ring) restOfLine(most time.Duration) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.pairs || r.midLine.IsZero() || r.head-r.written >= batchBelow {
+		return 0
+	}
+	return most - time.Since(r.midLine)
 }
 
 // thinIndex drops every second waiting record, the first one excepted: a disk
@@ -272,6 +303,19 @@ func (r *ring) finish() {
 	r.closed = true
 	r.mu.Unlock()
 	notify(r.work)
+}
+
+// settled is whether all that was printed is on the disk, or named as lost.
+func (r *ring) settled() bool {
+	head, written := r.offsets()
+	return head == written
+}
+
+// refused is whether the disk has said no.
+func (r *ring) refused() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.refusing
 }
 
 func (r *ring) finished() bool {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
+
+	"sparkrun/internal/cores"
 )
 
 // pipeSize is asked for with --no-pty; a smaller limit of the user is fine.
@@ -174,6 +176,7 @@ func (s *source) drain(r *ring) bool {
 		b := r.reserve()
 		n, err := s.f.Read(b)
 		r.commit(max(n, 0))
+		cores.Moved(max(n, 0))
 		if err != nil {
 			return !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, os.ErrClosed)
 		}

@@ -9,12 +9,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sparkrun/internal/alarm"
+	"sparkrun/internal/clock"
 )
 
 const (
 	// queueMax bounds the lines of a JSON lines file that wait for the disk.
 	queueMax = 4 << 20
-	// syncEvery is the shortest time between two syncs of one file.
+	// syncEvery is the time between two syncs of one file: what comes within it is synced
+	// at the next beat.
 	syncEvery = time.Second
 	// slowSync is from when a sync is worth an event.
 	slowSync = 2 * time.Second
@@ -141,6 +145,9 @@ func (j *jsonl) writeLoop() {
 
 func (j *jsonl) syncLoop() {
 	defer close(j.synced)
+	wait := alarm.New()
+	defer wait.Stop()
+	var last time.Time
 	for {
 		select {
 		case <-j.dirty:
@@ -148,15 +155,19 @@ func (j *jsonl) syncLoop() {
 			j.sync()
 			return
 		}
-		began := time.Now()
-		j.sync()
-		took := time.Since(began)
-		if took > slowSync && j.slow != nil {
-			j.slow(took)
+		// The wait comes before a sync and not behind it: who writes once in a while
+		// needs no timer, each of which wakes the machine.
+		if time.Since(last) < syncEvery {
+			wait.Reset(clock.Beat(syncEvery))
+			select {
+			case <-wait.C:
+			case <-j.done:
+			}
 		}
-		select {
-		case <-time.After(syncEvery - took):
-		case <-j.done:
+		last = time.Now()
+		j.sync()
+		if took := time.Since(last); took > slowSync && j.slow != nil {
+			j.slow(took)
 		}
 	}
 }

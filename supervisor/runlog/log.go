@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode"
 
+	"sparkrun/internal/alarm"
 	"sparkrun/internal/clock"
 	"sparkrun/internal/event"
 )
@@ -271,7 +272,7 @@ func (l *Log) waitForRoom() bool {
 
 func (l *Log) writeLoop() {
 	defer close(l.done)
-	tick := time.NewTimer(clock.Beat(flushEvery))
+	tick := alarm.After(clock.Beat(flushEvery))
 	defer tick.Stop()
 	var batch []byte
 	var looked time.Time
