@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -78,7 +79,7 @@ func TestWatchdogHang(t *testing.T) {
 		!regexp.MustCompile(`Thread of dump --nonblocking --pid \d+: all_reduce`).MatchString(text) || !strings.Contains(text, "  thread ") {
 		t.Errorf("hang.txt:\n%s", text)
 	}
-	if strings.ContainsAny(text, "\x1b\ufffd") || strings.Contains(text, "\xff") || !strings.Contains(text, "(dist.py:12)?[2J?\n") {
+	if !utf8.ValidString(text) || strings.ContainsAny(text, "\x1b\ufffd") || !strings.Contains(text, "(dist.py:12)?[2J?\n") {
 		t.Errorf("what py-spy printed could reach a terminal as it is:\n%q", text)
 	}
 	if strings.Contains(text, "hf_aaaa") {
@@ -86,13 +87,6 @@ func TestWatchdogHang(t *testing.T) {
 	}
 	if b, err := os.ReadFile(p.file("attempts/1/verdict.json")); err != nil || !strings.Contains(string(b), "neither a step nor any output") {
 		t.Errorf("the verdict does not say what was idle: %v %s", err, b)
-	}
-	// What a person finds in the morning.
-	b, err = os.ReadFile(p.file("summary.txt"))
-	for _, want := range []string{"exit status 124: nothing moved any more and it was ended", "--hang-restart", "/attempts/1/hang.txt\n"} {
-		if err != nil || !strings.Contains(string(b), want) {
-			t.Errorf("%q is not in the summary: %v\n%s", want, err, b)
-		}
 	}
 }
 
