@@ -54,7 +54,8 @@ func (h *hold) pause(limit *float64) error {
 	if !h.paused {
 		h.still = newStill()
 	}
-	if err := h.still.stop(); err != nil {
+	guardWaits := func() bool { return len(h.guard.Events()) > 0 }
+	if err := h.still.stop(guardWaits); err != nil {
 		// Half a pause is none: what runs on heats the machine, and what waits for the rest
 		// may take it for dead.
 		h.wake()

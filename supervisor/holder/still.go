@@ -17,9 +17,10 @@ import (
 	"sparkrun/internal/proctree"
 )
 
-// pauseWithin is how long a tree may take to stand still. One that forks all the time
-// needs some rounds; the holder has other work meanwhile. Only a test changes it.
-var pauseWithin = 250 * time.Millisecond
+// pauseWithin is how long a tree may take to stand still, on a busy machine too. One that
+// forks all the time needs some rounds; the holder has other work meanwhile. Only a test
+// changes it.
+var pauseWithin = time.Second
 
 // mostNamed is how many processes that run on are named.
 const mostNamed = 3
@@ -42,8 +43,8 @@ func newStill() still {
 
 // stop stops every descendant, and fails unless they all stand still. It looks again and
 // again, since one that was not stopped yet may have forked. Where one of them cannot be
-// stopped, nothing is.
-func (s still) stop() error {
+// stopped, nothing is. urgent says that there is something to do that cannot wait.
+func (s still) stop(urgent func() bool) error {
 	var deaf []string
 	for _, p := range proctree.Descendants(os.Getpid()) {
 		if p.State == 'T' || ended(p) {
@@ -69,7 +70,7 @@ func (s still) stop() error {
 		if len(moving) == 0 {
 			return nil
 		}
-		if failed || clock.Boottime() >= deadline {
+		if failed || urgent() || clock.Boottime() >= deadline {
 			return notStill(moving)
 		}
 	}
