@@ -88,6 +88,13 @@ func TestWatchdogHang(t *testing.T) {
 	if b, err := os.ReadFile(p.file("attempts/1/verdict.json")); err != nil || !strings.Contains(string(b), "neither a step nor any output") {
 		t.Errorf("the verdict does not say what was idle: %v %s", err, b)
 	}
+	// What a person finds in the morning.
+	b, err = os.ReadFile(p.file("summary.txt"))
+	for _, want := range []string{"exit status 124: nothing moved any more and it was ended", "--hang-restart", "/attempts/1/hang.txt\n"} {
+		if err != nil || !strings.Contains(string(b), want) {
+			t.Errorf("%q is not in the summary: %v\n%s", want, err, b)
+		}
+	}
 }
 
 // TestWatchdogSpares: whoever shows one sign of life is silent, and not hung.
