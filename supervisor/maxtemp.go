@@ -331,6 +331,16 @@ func (m *maxTemp) look() {
 		m.goOn(acting.WhyOther) // the others as well
 	default:
 		h := m.last
+		if err != nil { // the holder hangs, and what came meanwhile is judged before it is asked again
+			select {
+			case h = <-m.heat:
+				m.judge(h)
+			default:
+			}
+			if !m.state.Paused {
+				return
+			}
+		}
 		h.T = m.r.clk.Mono(m.r.clk.Now())
 		if h.T-m.state.Since >= m.rule.Max {
 			m.judge(h)
