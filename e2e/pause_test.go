@@ -362,7 +362,12 @@ func TestHolderHangsWhilePaused(t *testing.T) {
 	}
 	defer func() { _ = unix.Kill(holder, unix.SIGCONT) }()
 	h.zones("80000")
-	h.running() // eleven seconds at most: a question to the holder may be under way, which takes ten to fail
+	// A question to the holder takes ten seconds to fail, and one or two may be under way.
+	for deadline := time.Now().Add(60 * time.Second); strings.ContainsAny(h.states(), "T-"); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it stands still: %s", h.states())
+		}
+	}
 	if err := unix.Kill(holder, unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
