@@ -293,33 +293,42 @@ func TestAwake(t *testing.T) {
 }
 
 // TestAPauseOfWhatForks: a tree that starts processes all the time stands still as a whole
-// when the pause is said to be made.
+// when the pause is said to be made, also where a look takes all the time there is for it.
 func TestAPauseOfWhatForks(t *testing.T) {
 	t.Parallel()
 	script := `work() { while :; do /bin/true; (: ; :); done; }; work & work & echo up; work`
-	a := start(t, baseSpec(shortDir(t), "sh", "-c", script), nil)
-	a.says("up")
-	c := a.dial(RoleSupervisor)
-	for range 20 {
-		if err := c.PauseFor(time.Hour); err != nil {
-			t.Fatal(err)
-		}
-		st, err := c.Status()
-		if err != nil || !st.Paused || len(st.Awake) > 0 || len(st.Tree) < 3 {
-			t.Fatalf("paused %v, awake %+v, tree %+v, %v", st.Paused, st.Awake, st.Tree, err)
-		}
-		if err := c.Continue(); err != nil {
-			t.Fatal(err)
-		}
-		until(t, "they go on", func() bool {
-			st, err := c.Status()
-			return err == nil && !strings.Contains(treeStates(t, c), "T") && !st.Paused
+	for name, id := range map[string]string{"idle machine": "", "busy machine": busy} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			spec := baseSpec(shortDir(t), "sh", "-c", script)
+			if id != "" {
+				spec.RunID = id
+			}
+			a := start(t, spec, nil)
+			a.says("up")
+			c := a.dial(RoleSupervisor)
+			for range 20 {
+				if err := c.PauseFor(time.Hour); err != nil {
+					t.Fatal(err)
+				}
+				st, err := c.Status()
+				if err != nil || !st.Paused || len(st.Awake) > 0 || len(st.Tree) < 3 {
+					t.Fatalf("paused %v, awake %+v, tree %+v, %v", st.Paused, st.Awake, st.Tree, err)
+				}
+				if err := c.Continue(); err != nil {
+					t.Fatal(err)
+				}
+				until(t, "they go on", func() bool {
+					st, err := c.Status()
+					return err == nil && !strings.Contains(treeStates(t, c), "T") && !st.Paused
+				})
+			}
+			if err := c.Stop("KILL", 0); err != nil {
+				t.Fatal(err)
+			}
+			a.end()
 		})
 	}
-	if err := c.Stop("KILL", 0); err != nil {
-		t.Fatal(err)
-	}
-	a.end()
 }
 
 // TestNotStill: who runs on is named, and not without end.

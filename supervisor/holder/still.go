@@ -17,10 +17,13 @@ import (
 	"sparkrun/internal/proctree"
 )
 
-// pauseWithin is how long a tree may take to stand still, on a busy machine too. One that
-// forks all the time needs some rounds; the holder has other work meanwhile. Only a test
-// changes it.
-var pauseWithin = time.Second
+// pauseWithin is how long a tree may take to stand still, and pauseLooks how many looks it
+// has all the same: one that forks all the time needs some, and on a busy machine they take
+// their time. The holder has other work meanwhile. Only a test changes them.
+var (
+	pauseWithin = time.Second
+	pauseLooks  = 15
+)
 
 // mostNamed is how many processes that run on are named.
 const mostNamed = 3
@@ -57,7 +60,8 @@ func (s still) stop(urgent func() bool) error {
 	if len(deaf) > 0 {
 		return notStill(deaf)
 	}
-	for deadline := clock.Boottime() + pauseWithin; ; time.Sleep(time.Millisecond) {
+	deadline := clock.Boottime() + pauseWithin
+	for looks := 1; ; looks++ {
 		var moving []string
 		failed := false
 		for _, p := range proctree.Descendants(os.Getpid()) {
@@ -70,9 +74,10 @@ func (s still) stop(urgent func() bool) error {
 		if len(moving) == 0 {
 			return nil
 		}
-		if failed || urgent() || clock.Boottime() >= deadline {
+		if failed || urgent() || looks >= pauseLooks && clock.Boottime() >= deadline {
 			return notStill(moving)
 		}
+		time.Sleep(time.Millisecond)
 	}
 }
 

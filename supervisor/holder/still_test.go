@@ -15,8 +15,12 @@ import (
 	"sparkrun/internal/proctree"
 )
 
-// impatient is the run ID of a holder that waits for no process to stand still.
-const impatient = "20260101-000000-impatient-abcd"
+// impatient is the run ID of a holder that waits for no process to stand still, busy that
+// of one for which the time for it is over after the first look.
+const (
+	impatient = "20260101-000000-impatient-abcd"
+	busy      = "20260101-000000-busy-abcd"
+)
 
 func init() {
 	if len(os.Args) < 3 {
@@ -24,7 +28,10 @@ func init() {
 	}
 	switch os.Args[1] {
 	case "__hold":
-		if os.Args[2] == impatient {
+		switch os.Args[2] {
+		case impatient:
+			pauseWithin, pauseLooks = 0, 0
+		case busy:
 			pauseWithin = 0
 		}
 	case "fake-root":
