@@ -147,16 +147,16 @@ func TestHealthyNights(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, steps of %g s", name, step), func(t *testing.T) {
 				t.Parallel()
 				if j.hours == 0 {
-					j.hours = 12
+					j.hours = 10
 				}
-				j.hours /= min(raceSlack, 3)
+				j.hours /= min(raceSlack, 4)
 				d := New(config(t))
 				for _, e := range j.play(d) {
 					if e.Data["type"] != PowerCap {
 						t.Errorf("%v %s %s: %s", e.T.Sub(t0), e.Label, e.Level, e.Msg)
 					}
 				}
-				if !d.slow.base.known() && step*float64(max(1, j.print)) < 1000 {
+				if !d.slow.base.known() && step*float64(max(1, j.print)) < 300 {
 					t.Error("no baseline, so that nothing was judged")
 				}
 			})
@@ -227,7 +227,7 @@ func TestSickNights(t *testing.T) {
 	}
 	sort.Strings(names)
 	for i, name := range names {
-		if raceSlack > 1 && i%5 != 0 {
+		if raceSlack > 1 && i%16 != 0 {
 			continue
 		}
 		var sickness, job string
@@ -243,7 +243,7 @@ func TestSickNights(t *testing.T) {
 			if s.factor < 1.35 && job == "long steps that scatter" {
 				t.Skip("within what that job scatters by")
 			}
-			j.hours, j.from, j.to, j.factor, j.sick = 6.5, hours(3), hours(5), s.factor, s.sick
+			j.hours, j.from, j.to, j.factor, j.sick = 5, hours(2), hours(4), s.factor, s.sick
 			d := New(config(t))
 			d.Names = func(pid int) string { return map[int]string{4711: "vllm serve"}[pid] }
 			starts := map[any]int{}
@@ -257,7 +257,7 @@ func TestSickNights(t *testing.T) {
 					starts[typ]++
 				case e.Kind == event.ThrottleEnd:
 					lost, _ := e.Data["lost_s"].(float64)
-					if math.Abs(lost/j.lost-1) > 0.15 {
+					if math.Abs(lost/j.lost-1) > 0.18 {
 						t.Errorf("%s: lost %g, want %g", typ, lost, j.lost)
 					}
 					if since := sinceOf(e); math.Abs(since-j.from) > 400 {
