@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"sparkrun/configs"
 	"sparkrun/internal/job"
+	"sparkrun/internal/lazyre"
 )
 
 // setting is one value that the command gives, and where it stands.
@@ -168,7 +168,7 @@ var loadAsked = sync.OnceValues(func() (askedTable, error) {
 	return t, nil
 })
 
-var listIndex = regexp.MustCompile(`\[[^\]]*\]`)
+var listIndex = lazyre.New(`\[[^\]]*\]`)
 
 // plain writes a name as the table does: small letters, _ for -, without dashes in front
 // and without the places in lists.

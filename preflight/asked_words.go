@@ -2,7 +2,6 @@ package preflight
 
 import (
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,14 +10,15 @@ import (
 
 	"sparkrun/internal/edit"
 	"sparkrun/internal/job"
+	"sparkrun/internal/lazyre"
 	"sparkrun/internal/shellread"
 )
 
 var (
-	pairName = regexp.MustCompile(`^[+~]{0,2}[A-Za-z_@][\w.\-@/\[\]]*$`)
-	flagName = regexp.MustCompile(`^-{1,2}[A-Za-z_][\w.\-\[\]]*$`)
+	pairName = lazyre.New(`^[+~]{0,2}[A-Za-z_@][\w.\-@/\[\]]*$`)
+	flagName = lazyre.New(`^-{1,2}[A-Za-z_][\w.\-\[\]]*$`)
 	// interpolated is a value that a shell or OmegaConf puts in later.
-	interpolated = regexp.MustCompile(`\$[({A-Za-z_]`)
+	interpolated = lazyre.New(`\$[({A-Za-z_]`)
 )
 
 // words reads the settings of a command line: --name=value, --name value, -name value,

@@ -8,12 +8,13 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"sparkrun/internal/lazyre"
 )
 
 // process is one process, as far as G6 judges it. Its command line is kept only while it
@@ -226,7 +227,7 @@ func (p *process) detail(f procFiles, argv []string, t servers) {
 }
 
 // runIDForm is the form of the ID of a run.
-var runIDForm = regexp.MustCompile(`^\d{8}-\d{6}-[a-z0-9-]{1,40}$`)
+var runIDForm = lazyre.New(`^\d{8}-\d{6}-[a-z0-9-]{1,40}$`)
 
 // readEnviron returns the variables asked for; any user may read only their own
 // processes'.
@@ -281,9 +282,9 @@ func statusBytes(b []byte, name string) (int64, bool) {
 
 var (
 	// The last part of a cgroup's path, as engines and Kubernetes name it.
-	containerForm = regexp.MustCompile(`(?:^|[/:-])(docker|libpod|crio|cri-containerd|containerd)[-/](?:[^/]*/)?([0-9a-f]{64})(?:\.scope)?(?:/|$)`)
-	podForm       = regexp.MustCompile(`kubepods.*?([0-9a-f]{64})(?:\.scope)?(?:/|$)`)
-	unitForm      = regexp.MustCompile(`^[A-Za-z0-9@._:-]+\.service$`)
+	containerForm = lazyre.New(`(?:^|[/:-])(docker|libpod|crio|cri-containerd|containerd)[-/](?:[^/]*/)?([0-9a-f]{64})(?:\.scope)?(?:/|$)`)
+	podForm       = lazyre.New(`kubepods.*?([0-9a-f]{64})(?:\.scope)?(?:/|$)`)
+	unitForm      = lazyre.New(`^[A-Za-z0-9@._:-]+\.service$`)
 )
 
 // owner tells from /proc/PID/cgroup who started a process: an engine with the ID of its

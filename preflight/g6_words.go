@@ -3,9 +3,10 @@ package preflight
 import (
 	"fmt"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 // roomWords says what is left for the command.
@@ -82,7 +83,7 @@ func (h holder) fix(s survey) string {
 }
 
 // usualCap is a fraction in the words of the table.
-var usualCap = regexp.MustCompile(`\{(0?\.\d+)\}`)
+var usualCap = lazyre.New(`\{(0?\.\d+)\}`)
 
 // leastCap is the smallest fraction with which a server still starts; the weights of a
 // small model alone take that.

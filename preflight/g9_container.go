@@ -4,9 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 // container says what tells a container from a bare host.
@@ -28,7 +29,7 @@ func (f facts) contained() bool { return f.container.inside() || f.clientRuns() 
 // clientRuns tells that the command is a container client's.
 func (f facts) clientRuns() bool { return f.job != nil && f.job.Container != nil }
 
-var cgroupMarker = regexp.MustCompile(`(?m)^.*(docker|containerd|kubepods).*$`)
+var cgroupMarker = lazyre.New(`(?m)^.*(docker|containerd|kubepods).*$`)
 
 func readContainer(r root) container {
 	for _, path := range []string{"/.dockerenv", "/run/.containerenv"} {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"sparkrun/internal/lazyre"
 )
 
 // upgradesSeen is what the package manager does by itself.
@@ -40,9 +42,9 @@ type upgradesSeen struct {
 var driverPackages = []string{"nvidia-driver-*", "nvidia-dkms-*", "linux-image-nvidia*", "linux-modules-nvidia-*", "linux-image-generic*"}
 
 // packageName is what Debian allows; these names become part of a command.
-var packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9+.:-]*$`)
+var packageName = lazyre.New(`^[a-z0-9][a-z0-9+.:-]*$`)
 
-var needrestartMode = regexp.MustCompile(`(?m)^[ \t]*\$nrconf\{restart\}[ \t]*=[ \t]*['"]?([a-z])`)
+var needrestartMode = lazyre.New(`(?m)^[ \t]*\$nrconf\{restart\}[ \t]*=[ \t]*['"]?([a-z])`)
 
 func lookUpgrades(ctx context.Context, v view) upgradesSeen {
 	var seen upgradesSeen

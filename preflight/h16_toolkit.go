@@ -5,8 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 type toolkitSeen struct {
@@ -50,10 +51,10 @@ func lookToolkit(ctx context.Context, v view) toolkitSeen {
 }
 
 var (
-	nvccRelease = regexp.MustCompile(`release (\d+\.\d+)`)
+	nvccRelease = lazyre.New(`release (\d+\.\d+)`)
 	// ngcBuild is the local tag of the torch in NVIDIA's images.
-	ngcBuild      = regexp.MustCompile(`\bnv\d\d\.\d\d\b`)
-	toolkitFolder = regexp.MustCompile(`^cuda-(\d+(?:\.\d+)?)$`)
+	ngcBuild      = lazyre.New(`\bnv\d\d\.\d\d\b`)
+	toolkitFolder = lazyre.New(`^cuda-(\d+(?:\.\d+)?)$`)
 )
 
 // toolkitOf is the CUDA version of the toolkit that a program in a bin folder belongs to.

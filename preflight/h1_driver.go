@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 // driver is what H1 sees of the way to the GPU, in the order of the runbook's triage.
@@ -135,7 +136,7 @@ func moduleBuilt(r root, release string) (foldered, built bool) {
 	return true, false
 }
 
-var libraryFile = regexp.MustCompile(`\.so\.(\d+\.\d[\d.]*)$`)
+var libraryFile = lazyre.New(`\.so\.(\d+\.\d[\d.]*)$`)
 
 // libraryVersion is the version in the name of the file behind libnvidia-ml.so.1.
 func libraryVersion(r root, paths []string) string {
@@ -154,7 +155,7 @@ func libraryVersion(r root, paths []string) string {
 	return ""
 }
 
-var moduleVersionWord = regexp.MustCompile(`\b(\d{3}\.\d+(?:\.\d+)?)\b`)
+var moduleVersionWord = lazyre.New(`\b(\d{3}\.\d+(?:\.\d+)?)\b`)
 
 // judgeDriver is H1: does the NVIDIA driver answer, and will the command see the GPU. A
 // training on a machine whose driver cannot work fails at its first CUDA call, or trains

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"sparkrun/internal/job"
+	"sparkrun/internal/lazyre"
 )
 
 type killersTable struct {
@@ -116,7 +117,7 @@ func lookKillers(ctx context.Context, v view) killersSeen {
 }
 
 // interpreters run scripts, whose names are in the command line alone.
-var interpreters = regexp.MustCompile(`^(python[0-9.]*|bash|sh|dash|zsh|perl)$`)
+var interpreters = lazyre.New(`^(python[0-9.]*|bash|sh|dash|zsh|perl)$`)
 
 func recogniseKiller(v view, t killersTable, dir, comm string) (killerRule, []string, bool) {
 	script := interpreters.MatchString(comm)

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"sparkrun/configs"
+	"sparkrun/internal/lazyre"
 )
 
 // ImageFacts is what a container engine tells of an image, or of a running container
@@ -255,7 +255,7 @@ func (i imageFacts) fromEnvironment() (pythonFacts, bool) {
 }
 
 // cudaNumber is the part of CUDA_VERSION that people say: 13.0 of 13.0.1.012.
-var cudaNumber = regexp.MustCompile(`^\d{1,3}\.\d{1,3}`)
+var cudaNumber = lazyre.New(`^\d{1,3}\.\d{1,3}`)
 
 // insideWords are the words of a command behind the image's name, those in the text of a
 // shell as well.

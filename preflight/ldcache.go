@@ -5,8 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"path/filepath"
-	"regexp"
 	"strconv"
+
+	"sparkrun/internal/lazyre"
 )
 
 // This file reads /etc/ld.so.cache, where ldconfig has written down which library the
@@ -230,10 +231,10 @@ func bundleFolders(t tree, site string) []string {
 }
 
 var (
-	cudaFolder = regexp.MustCompile(`^cu\d{2}$`)
+	cudaFolder = lazyre.New(`^cu\d{2}$`)
 	// cudartName is a runtime by its name: libcudart.so.13, libcudart.so.12.9.79,
 	// libcudart-9335f6a2.so.12 as wheels bundle it.
-	cudartName = regexp.MustCompile(`^libcudart(?:-[0-9a-f]{6,40})?\.so\.(\d{1,4})(?:\.\d+)*$`)
+	cudartName = lazyre.New(`^libcudart(?:-[0-9a-f]{6,40})?\.so\.(\d{1,4})(?:\.\d+)*$`)
 )
 
 func cudartMajor(name string) (int, bool) {

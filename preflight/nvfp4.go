@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
-	"regexp"
 	"strings"
 
+	"sparkrun/internal/lazyre"
 	"sparkrun/internal/regular"
 )
 
@@ -16,7 +16,7 @@ import (
 // that it would use were built.
 
 // nvfp4Call is Transformer Engine's recipe in a script, not behind a comment's #.
-var nvfp4Call = regexp.MustCompile(`(?m)^[^#\n]*\bNVFP4BlockScaling\b`)
+var nvfp4Call = lazyre.New(`(?m)^[^#\n]*\bNVFP4BlockScaling\b`)
 
 // nvfp4Asked tells where the command asks for NVFP4: a setting, the model's name or its
 // files, the script. It is "" where nothing does. unread names what could not be read.

@@ -3,12 +3,13 @@ package preflight
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"sparkrun/internal/lazyre"
 )
 
 // pep440 is a version of a Python package, in the order of PEP 440.
@@ -24,7 +25,7 @@ type pep440 struct {
 	local []string
 }
 
-var pep440Form = regexp.MustCompile(`^v?(?:(\d+)!)?(\d+(?:\.\d+)*)` +
+var pep440Form = lazyre.New(`^v?(?:(\d+)!)?(\d+(?:\.\d+)*)` +
 	`(?:[-_.]?(alpha|beta|preview|pre|rc|a|b|c)[-_.]?(\d*))?` +
 	`(?:-(\d+)|[-_.]?(post|rev|r)[-_.]?(\d*))?` +
 	`(?:[-_.]?(dev)[-_.]?(\d*))?` +
@@ -165,7 +166,7 @@ type versionTerm struct {
 	v  pep440
 }
 
-var rangeTerm = regexp.MustCompile(`^(<=|>=|==|!=|<|>)\s*(\S+)$`)
+var rangeTerm = lazyre.New(`^(<=|>=|==|!=|<|>)\s*(\S+)$`)
 
 func parseRange(text string) (versionRange, error) {
 	r := versionRange{text: text}

@@ -7,12 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"sparkrun/internal/job"
+	"sparkrun/internal/lazyre"
 )
 
 // ImageProbe is what an image said of its Python when it was started once to be asked
@@ -54,7 +54,7 @@ const (
 	maxProbed = 5000
 )
 
-var imageID = regexp.MustCompile(`^(?:sha256:)?[0-9a-f]{64}$`)
+var imageID = lazyre.New(`^(?:sha256:)?[0-9a-f]{64}$`)
 
 // ParseProbe reads what ProbeScript printed. Other lines, as an entry point may print,
 // are left alone.

@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sparkrun/internal/job"
+	"sparkrun/internal/lazyre"
 )
 
 // pythonFacts is the Python of the command, or of the shell where there is none. For a
@@ -85,7 +85,7 @@ func pythonIn(t tree, interp string, getenv func(string) string, dir, isolated, 
 }
 
 // interpreterName is what Pythons are called.
-var interpreterName = regexp.MustCompile(`^(python|pypy)(\d+(\.\d+)*)?t?$`)
+var interpreterName = lazyre.New(`^(python|pypy)(\d+(\.\d+)*)?t?$`)
 
 // pythonOptions are the letters of the options that Python itself is given and that take
 // folders away: E, s, I.

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"sort"
 	"strconv"
 	"strings"
 
+	"sparkrun/internal/lazyre"
 	"sparkrun/internal/leash"
 )
 
@@ -30,7 +30,7 @@ type venue struct {
 	broken string
 }
 
-var pythonName = regexp.MustCompile(`^python(3\.\d+t?)$`)
+var pythonName = lazyre.New(`^python(3\.\d+t?)$`)
 
 // venueOf follows the rules of CPython's getpath and site modules as far as
 // they decide where packages lie. isolated are Python's options that take folders away:
@@ -169,7 +169,7 @@ func libFolders(r tree, prefix, version, leaf string) []string {
 	return out
 }
 
-var digits = regexp.MustCompile(`\d+`)
+var digits = lazyre.New(`\d+`)
 
 // newer orders 3.13 before 3.9, with or without a name in front.
 func newer(a, b string) bool {
@@ -210,7 +210,7 @@ const maxLinks = 200
 
 // editable is one package of an editable install, in the module that setuptools leaves
 // beside the packages: 'torch': '/home/ada/pytorch/torch'.
-var editable = regexp.MustCompile(`['"]([A-Za-z_][A-Za-z0-9_]*)['"]\s*:\s*['"](/[^'"\n]+)['"]`)
+var editable = lazyre.New(`['"]([A-Za-z_][A-Za-z0-9_]*)['"]\s*:\s*['"](/[^'"\n]+)['"]`)
 
 // withLinks adds the folders named by .pth files, as editable installs leave
 // them. Lines that run code are left to the interpreter, but for the mapping of an

@@ -2,9 +2,10 @@ package preflight
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode/utf8"
+
+	"sparkrun/internal/lazyre"
 )
 
 // Lines returns the runbook's literal result lines, exactly one for each
@@ -170,7 +171,7 @@ func (t *table) labelled(indent, label, text string, verbatim bool) {
 
 func (t *table) wrapped(indent, text string) { t.hanging(indent, indent, text) }
 
-var colourCodes = regexp.MustCompile("\x1b\\[[0-9;]*m")
+var colourCodes = lazyre.New("\x1b\\[[0-9;]*m")
 
 // columns counts what a word takes of a line.
 func columns(word string) int {

@@ -2,10 +2,11 @@ package preflight
 
 import (
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 // torchState says how much is known of the torch an interpreter would import.
@@ -46,9 +47,9 @@ type torchBuild struct {
 }
 
 var (
-	versionLine = regexp.MustCompile(`(?m)^__version__\s*(?::[^=\n]*)?=\s*['"]([^'"\n]+)['"]`)
-	cudaLine    = regexp.MustCompile(`(?m)^cuda\s*(?::[^=\n]*)?=\s*(?:['"]([^'"\n]*)['"]|(None))`)
-	hipLine     = regexp.MustCompile(`(?m)^hip\s*(?::[^=\n]*)?=\s*['"]([^'"\n]+)['"]`)
+	versionLine = lazyre.New(`(?m)^__version__\s*(?::[^=\n]*)?=\s*['"]([^'"\n]+)['"]`)
+	cudaLine    = lazyre.New(`(?m)^cuda\s*(?::[^=\n]*)?=\s*(?:['"]([^'"\n]*)['"]|(None))`)
+	hipLine     = lazyre.New(`(?m)^hip\s*(?::[^=\n]*)?=\s*['"]([^'"\n]+)['"]`)
 )
 
 // findTorch looks for torch in the folders of a venue.
@@ -126,13 +127,13 @@ func (b *torchBuild) fromLibraries(r tree, dir string) {
 }
 
 var (
-	metaVersion = regexp.MustCompile(`(?m)^Version:\s*(\S+)`)
+	metaVersion = lazyre.New(`(?m)^Version:\s*(\S+)`)
 	// localCUDA is the tag of wheels from PyTorch's own index; NGC builds have
 	// none, and a missing tag says nothing.
-	localCUDA = regexp.MustCompile(`\+(?:\S*\.)?cu(\d{2,4})\b`)
-	localCPU  = regexp.MustCompile(`\+(?:\S*\.)?cpu\b`)
+	localCUDA = lazyre.New(`\+(?:\S*\.)?cu(\d{2,4})\b`)
+	localCPU  = lazyre.New(`\+(?:\S*\.)?cpu\b`)
 	// requiresCUDA is the runtime package that wheels on PyPI ask for.
-	requiresCUDA = regexp.MustCompile(`(?m)^Requires-Dist:\s*(?:nvidia-cuda-runtime(?:-cu\d+)?|cuda-toolkit\[[^\]\n]*\])\s*\(?\s*==\s*(\d+\.\d+)`)
+	requiresCUDA = lazyre.New(`(?m)^Requires-Dist:\s*(?:nvidia-cuda-runtime(?:-cu\d+)?|cuda-toolkit\[[^\]\n]*\])\s*\(?\s*==\s*(\d+\.\d+)`)
 )
 
 // fromMetadata is the second-best source: the wheel's own metadata.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 
 	"sparkrun/internal/clock"
 	"sparkrun/internal/event"
+	"sparkrun/internal/lazyre"
 	"sparkrun/internal/meminfo"
 	"sparkrun/internal/sample"
 	"sparkrun/ladder/oom"
@@ -128,7 +128,7 @@ func (k *kernelLog) daemonsErr() string {
 }
 
 // killedPID finds whom an out-of-memory record names.
-var killedPID = regexp.MustCompile(`Kill(?:ed)? process (\d+)`)
+var killedPID = lazyre.New(`Kill(?:ed)? process (\d+)`)
 
 // isKill says whether a record tells of an out-of-memory kill.
 func isKill(text string) bool { return strings.Contains(text, "ut of memory: Kill") }

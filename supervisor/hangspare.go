@@ -7,12 +7,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 
+	"sparkrun/internal/lazyre"
 	"sparkrun/internal/proctree"
 )
 
@@ -38,7 +38,7 @@ func (w *hangWatch) spare(procs []proctree.Proc) string {
 }
 
 // prompt is the end of a line that asks for something: a debugger, Python, a question.
-var prompt = regexp.MustCompile(`(?:\(\w*[Pp]db\)|ipdb>|>>>|In \[\d+\]:|\[[yYnN]/[yYnN]\]:?|\([yYnN]/[yYnN]\):?|[?:>]) *(?:\x1b\[[0-9;?]*[a-zA-Z])*$`)
+var prompt = lazyre.New(`(?:\(\w*[Pp]db\)|ipdb>|>>>|In \[\d+\]:|\[[yYnN]/[yYnN]\]:?|\([yYnN]/[yYnN]\):?|[?:>]) *(?:\x1b\[[0-9;?]*[a-zA-Z])*$`)
 
 // pipeOf names the pipe that a file is, as /proc does; empty for anything else.
 func pipeOf(f *os.File) string {

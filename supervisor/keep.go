@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"sparkrun/configs"
 	"sparkrun/internal/event"
 	"sparkrun/internal/job"
+	"sparkrun/internal/lazyre"
 	"sparkrun/ladder"
 	"sparkrun/ladder/trainer"
 )
@@ -199,7 +199,7 @@ func (r *run) elsewhere(a *attempt, value string, fresh bool) string {
 }
 
 // changes of the working folder in a script's text.
-var changesDir = regexp.MustCompile(`\bchdir\b|(?m)^\s*(@?hydra\b|import hydra\b|from hydra\b|%cd\b)|@hydra\.main`)
+var changesDir = lazyre.New(`\bchdir\b|(?m)^\s*(@?hydra\b|import hydra\b|from hydra\b|%cd\b)|@hydra\.main`)
 
 // changesFolder returns the word by which a script seems to go to another folder.
 func (r *run) changesFolder() string {

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"sync"
 
@@ -15,6 +14,7 @@ import (
 
 	"sparkrun/configs"
 	"sparkrun/internal/event"
+	"sparkrun/internal/lazyre"
 	"sparkrun/supervisor/runlog"
 )
 
@@ -234,4 +234,4 @@ func keptWords(top, kept string) string {
 
 // leftover is the name of a changed copy of a config file or of a checkpoint, with its
 // run's ID and attempt.
-var leftover = regexp.MustCompile(`^\.sparkrun-(\d{8}-\d{6}-[a-z0-9-]+-[0-9a-f]{4})-a(\d+)-`)
+var leftover = lazyre.New(`^\.sparkrun-(\d{8}-\d{6}-[a-z0-9-]+-[0-9a-f]{4})-a(\d+)-`)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"sparkrun/configs"
 	"sparkrun/internal/job"
+	"sparkrun/internal/lazyre"
 	"sparkrun/ladder/trainer/progress"
 	"sparkrun/sampler/throttle"
 	"sparkrun/supervisor/gate"
@@ -101,7 +101,7 @@ func paceWords(j job.Job) []string {
 
 // dataLine is a line of a script or config file that names the data: rows of another
 // length take another time.
-var dataLine = regexp.MustCompile(`(?im)^.*(?:data|corpus|train_?(?:files?|sets?|split|path|dir)\b|(?:text|input)_?(?:files?|path|dir)\b|parquet|jsonl|` + dataName + `).*$`)
+var dataLine = lazyre.New(`(?im)^.*(?:data|corpus|train_?(?:files?|sets?|split|path|dir)\b|(?:text|input)_?(?:files?|path|dir)\b|parquet|jsonl|` + dataName + `).*$`)
 
 // dataName is what names of files with rows end in.
 const dataName = `\.(?:txt|json|csv|tsv|arrow|npy|npz|bin|tar|zst|gz|parquet|jsonl|mds|h5)\b`
@@ -109,9 +109,9 @@ const dataName = `\.(?:txt|json|csv|tsv|arrow|npy|npz|bin|tar|zst|gz|parquet|jso
 var (
 	// dataFlag is an option of a command that names the data, notDataFlag one that looks
 	// like it and names something else.
-	dataFlag    = regexp.MustCompile(`(?i)data|corpus|train|text|input|parquet|jsonl|rows|docs|prompts?\b|shards?\b`)
-	notDataFlag = regexp.MustCompile(`(?i)output|save|log|cache|context|resume|checkpoint|trainer|tokeni[sz]er`)
-	dataFile    = regexp.MustCompile(`(?i)` + dataName)
+	dataFlag    = lazyre.New(`(?i)data|corpus|train|text|input|parquet|jsonl|rows|docs|prompts?\b|shards?\b`)
+	notDataFlag = lazyre.New(`(?i)output|save|log|cache|context|resume|checkpoint|trainer|tokeni[sz]er`)
+	dataFile    = lazyre.New(`(?i)` + dataName)
 )
 
 // paceData is a sum of what names the data; empty where nothing does. Numbers and

@@ -11,6 +11,7 @@ import (
 
 	"sparkrun/internal/clock"
 	"sparkrun/internal/job"
+	"sparkrun/internal/lazyre"
 	"sparkrun/ladder"
 	"sparkrun/ladder/trainer"
 	"sparkrun/ladder/trainer/checkpoint"
@@ -377,13 +378,13 @@ const surelyOn = 50
 
 var (
 	// trainCall matches the start of a trainer's call.
-	trainCall = regexp.MustCompile(`\.(train|fit)\(`)
+	trainCall = lazyre.New(`\.(train|fit)\(`)
 	// resumeKey matches the argument that takes a checkpoint, resumeAttr a bare setting
 	// that holds one.
-	resumeKey  = regexp.MustCompile(`^(resume_from_checkpoint|ckpt_path)\s*=\s*([^=].*)$`)
-	resumeAttr = regexp.MustCompile(`^(\w+\.)+(resume\w*|ckpt|ckpt_path|checkpoint|checkpoint_path)$`)
-	plainName  = regexp.MustCompile(`^[A-Za-z_]\w*$`)
-	commented  = regexp.MustCompile(`(?m)^[ \t]*#.*$`)
+	resumeKey  = lazyre.New(`^(resume_from_checkpoint|ckpt_path)\s*=\s*([^=].*)$`)
+	resumeAttr = lazyre.New(`^(\w+\.)+(resume\w*|ckpt|ckpt_path|checkpoint|checkpoint_path)$`)
+	plainName  = lazyre.New(`^[A-Za-z_]\w*$`)
+	commented  = lazyre.New(`(?m)^[ \t]*#.*$`)
 )
 
 // handsResume says whether a script starts its trainer itself and every time hands it the

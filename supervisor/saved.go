@@ -7,12 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sparkrun/internal/lazyre"
 )
 
 // What was saved during the run: a look through folders that is bounded in names and in
@@ -22,13 +23,13 @@ import (
 // They decide where the output folder is not known, or is one in which the user
 // works.
 var (
-	checkpointDir  = regexp.MustCompile(`(?i)^(checkpoint[-_]?\d+|(step|epoch|iter|global_step)[-_=]?\d+.*|.*-state)$`)
-	checkpointFile = regexp.MustCompile(`(?i)\.(safetensors|bin|pt|pth|ckpt|gguf|h5|hdf5|keras|weights|pkl|pickle|joblib|npz|npy|tar|tgz|tar\.(gz|zst|xz)|zip|onnx|msgpack|params|pdparams|pdopt|nemo|distcp|tflite|eqx|model|data-\d+-of-\d+)$`)
+	checkpointDir  = lazyre.New(`(?i)^(checkpoint[-_]?\d+|(step|epoch|iter|global_step)[-_=]?\d+.*|.*-state)$`)
+	checkpointFile = lazyre.New(`(?i)\.(safetensors|bin|pt|pth|ckpt|gguf|h5|hdf5|keras|weights|pkl|pickle|joblib|npz|npy|tar|tgz|tar\.(gz|zst|xz)|zip|onnx|msgpack|params|pdparams|pdopt|nemo|distcp|tflite|eqx|model|data-\d+-of-\d+)$`)
 	// appended matches what programs add to and do not write anew: logs, tables of
 	// results, data bases, and what a person edits.
-	appended = regexp.MustCompile(`(?i)(\.(log|txt|out|err|csv|tsv|jsonl|db|sqlite3?|db-wal|db-shm|wandb|lock|ipynb|py|md|ya?ml|toml|html|png|arrow|parquet)|\.tfevents\..*|^nohup\.out)$`)
+	appended = lazyre.New(`(?i)(\.(log|txt|out|err|csv|tsv|jsonl|db|sqlite3?|db-wal|db-shm|wandb|lock|ipynb|py|md|ya?ml|toml|html|png|arrow|parquet)|\.tfevents\..*|^nohup\.out)$`)
 	// runFolder matches the name of a run of ours.
-	runFolder = regexp.MustCompile(`^\d{8}-\d{6}-[a-z0-9-]+-[0-9a-f]{4}$`)
+	runFolder = lazyre.New(`^\d{8}-\d{6}-[a-z0-9-]+-[0-9a-f]{4}$`)
 )
 
 // passedOver are folders in which no training saves: caches, installed packages, and

@@ -7,12 +7,12 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
 	"sparkrun/configs"
 	"sparkrun/internal/job"
+	"sparkrun/internal/lazyre"
 )
 
 // The same run in an experiment tracker across attempts: each tracker is told an ID
@@ -88,7 +88,7 @@ func trackerEnv(env []string, runID string, sees trackers) []string {
 	return out
 }
 
-var notInID = regexp.MustCompile(`[^A-Za-z0-9_-]`)
+var notInID = lazyre.New(`[^A-Za-z0-9_-]`)
 
 // wandbID makes an ID that Weights & Biases takes: a slash, a hash and some other
 // signs are refused there. The end of a run's ID is what tells it from others.
@@ -99,21 +99,21 @@ func wandbID(runID string) string {
 
 // A word of an option, a key or a line of code that hands tracking on or off.
 var (
-	reportTo = regexp.MustCompile(`(?i)\b(?:report_to|report-to|log_with|log-with|logger_name)\b["']?\s*[=:]?\s*([^\n#]*(?:\n\s*-\s+[^\n#]*)*)`)
+	reportTo = lazyre.New(`(?i)\b(?:report_to|report-to|log_with|log-with|logger_name)\b["']?\s*[=:]?\s*([^\n#]*(?:\n\s*-\s+[^\n#]*)*)`)
 	// usesOf are signs of use in a config or a script's text.
-	usesOf = map[string]*regexp.Regexp{
-		"wandb":       regexp.MustCompile(`(?im)^\s*(?:import|from)\s+wandb\b|\bwandb\.init\(|(?-i:\bWandB\b)|\bWandBLogger\b|\bwandb[-_](?:project|run_?name|run-?name|entity|exp[-_]name|name)\b["']?[ \t]*[=: \t][ \t]*["']?(?:[^\s"'nN#0]|n[^uo])|\b(?:use[-_.])?wandb(?:_log)?\b["']?\s*[=:]\s*["']?(?:true|yes|1\b|\{|\n)`),
-		"mlflow":      regexp.MustCompile(`(?m)^\s*(?:import|from)\s+mlflow\b|\bmlflow\.start_run\(|\bML[Ff]lowLogger\b|\bmlflow_(?:tracking_uri|experiment_name)\b["']?\s*[=:]\s*["']?\w`),
-		"tensorboard": regexp.MustCompile(`\bSummaryWriter\(|\bTensorBoardLogger\b|\buse_tensorboard\b["']?\s*[=:]\s*["']?(?:[tT]rue|1)|--tensorboard[-_](?:log[-_])?dir\b`),
-		"comet":       regexp.MustCompile(`\bcomet_ml\.start\(|\buse_comet\b["']?\s*[=:]\s*["']?(?:[tT]rue|1)`),
-		"swanlab":     regexp.MustCompile(`(?m)^\s*(?:import|from)\s+swanlab\b|\bswanlab\.init\(|\buse_swanlab\b["']?\s*[=:]\s*["']?(?:[tT]rue|1)`),
+	usesOf = map[string]*lazyre.RE{
+		"wandb":       lazyre.New(`(?im)^\s*(?:import|from)\s+wandb\b|\bwandb\.init\(|(?-i:\bWandB\b)|\bWandBLogger\b|\bwandb[-_](?:project|run_?name|run-?name|entity|exp[-_]name|name)\b["']?[ \t]*[=: \t][ \t]*["']?(?:[^\s"'nN#0]|n[^uo])|\b(?:use[-_.])?wandb(?:_log)?\b["']?\s*[=:]\s*["']?(?:true|yes|1\b|\{|\n)`),
+		"mlflow":      lazyre.New(`(?m)^\s*(?:import|from)\s+mlflow\b|\bmlflow\.start_run\(|\bML[Ff]lowLogger\b|\bmlflow_(?:tracking_uri|experiment_name)\b["']?\s*[=:]\s*["']?\w`),
+		"tensorboard": lazyre.New(`\bSummaryWriter\(|\bTensorBoardLogger\b|\buse_tensorboard\b["']?\s*[=:]\s*["']?(?:[tT]rue|1)|--tensorboard[-_](?:log[-_])?dir\b`),
+		"comet":       lazyre.New(`\bcomet_ml\.start\(|\buse_comet\b["']?\s*[=:]\s*["']?(?:[tT]rue|1)`),
+		"swanlab":     lazyre.New(`(?m)^\s*(?:import|from)\s+swanlab\b|\bswanlab\.init\(|\buse_swanlab\b["']?\s*[=:]\s*["']?(?:[tT]rue|1)`),
 	}
-	wandbInit  = regexp.MustCompile(`\bwandb\.(?:init|sweep|agent)\(`)
-	mlflowRuns = regexp.MustCompile(`\bmlflow\.start_run\(`)
-	cometOld   = regexp.MustCompile(`\bcomet_ml\.(?:Existing|Offline)?Experiment\(|\bimport\s+(?:Offline|Existing)?Experiment\b`)
-	searches   = regexp.MustCompile(`\bhyperparameter_search\(|\boptuna\.create_study\(|\bKFold\(`)
-	usesHF     = regexp.MustCompile(`\b(?:TrainingArguments|SFTConfig|DPOConfig|HfArgumentParser|TrlParser)\b`)
-	logDirSaid = regexp.MustCompile(`\blogging[_-]dir\b`)
+	wandbInit  = lazyre.New(`\bwandb\.(?:init|sweep|agent)\(`)
+	mlflowRuns = lazyre.New(`\bmlflow\.start_run\(`)
+	cometOld   = lazyre.New(`\bcomet_ml\.(?:Existing|Offline)?Experiment\(|\bimport\s+(?:Offline|Existing)?Experiment\b`)
+	searches   = lazyre.New(`\bhyperparameter_search\(|\boptuna\.create_study\(|\bKFold\(`)
+	usesHF     = lazyre.New(`\b(?:TrainingArguments|SFTConfig|DPOConfig|HfArgumentParser|TrlParser)\b`)
+	logDirSaid = lazyre.New(`\blogging[_-]dir\b`)
 )
 
 // trackersOf reads which trackers a job uses from its words, its environment and
@@ -160,7 +160,7 @@ func trackersOf(j job.Job, env []string, texts ...string) trackers {
 			}
 		}
 	}
-	count := func(re *regexp.Regexp) int {
+	count := func(re *lazyre.RE) int {
 		n := 0
 		for _, text := range texts {
 			n += len(re.FindAllStringIndex(text, 3))
@@ -182,7 +182,7 @@ const (
 	mostRuns        = 5000
 )
 
-var mlflowID = regexp.MustCompile(`^[0-9a-f]{32}$`)
+var mlflowID = lazyre.New(`^[0-9a-f]{32}$`)
 
 // mlflowRun returns the one run that came into being since a moment in MLflow's
 // folder on this machine; empty if there is none, or more than one, or if the runs

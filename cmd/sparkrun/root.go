@@ -67,6 +67,9 @@ them end with 125 where they could not do what they were asked.`
 
 // run is sparkrun as a function: it returns the exit status.
 func run(args []string, e environment) int {
+	if status, ok := runPart(args, e); ok {
+		return status
+	}
 	root := newRoot(e)
 	root.SetArgs(args)
 	root.SetIn(e.stdin)

@@ -4,14 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 // wholeNumber is what int() of Python takes, decimal only. A leading zero is left
 // out: readers disagree on what it means.
-var wholeNumber = regexp.MustCompile(`^([+-]?)(0|[1-9][0-9]*(?:_[0-9]+)*)$`)
+var wholeNumber = lazyre.New(`^([+-]?)(0|[1-9][0-9]*(?:_[0-9]+)*)$`)
 
 // asInt returns the number in plain decimal digits.
 func asInt(text string) (string, error) {
@@ -23,7 +24,7 @@ func asInt(text string) (string, error) {
 }
 
 // number is a decimal number: sign, whole part, fraction, exponent.
-var number = regexp.MustCompile(`^([+-]?)([0-9]*)(?:(\.)([0-9]*))?(?:[eE]([+-]?)([0-9]+))?$`)
+var number = lazyre.New(`^([+-]?)([0-9]*)(?:(\.)([0-9]*))?(?:[eE]([+-]?)([0-9]+))?$`)
 
 // asFloat returns the number in a spelling that every reader takes for one: with
 // digits on both sides of the point and a sign in the exponent. PyYAML reads 1e-5 as

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+
+	"sparkrun/internal/lazyre"
 )
 
 // yamlFormat reads YAML as both PyYAML (YAML 1.1) and readers of YAML 1.2 do.
@@ -59,8 +60,8 @@ func (yamlFormat) parse(data []byte) (*node, error) {
 // yamlLine is how the parser's errors begin; grammarError is what its grammar says,
 // with lines counted from 0 where its scanner counts from 1.
 var (
-	yamlLine     = regexp.MustCompile(`^line ([0-9]+): (.*)`)
-	grammarError = regexp.MustCompile(`^did not find expected (?:<|node content|key|'-'|',' or)|^found undefined tag`)
+	yamlLine     = lazyre.New(`^line ([0-9]+): (.*)`)
+	grammarError = lazyre.New(`^did not find expected (?:<|node content|key|'-'|',' or)|^found undefined tag`)
 )
 
 // yamlError puts the line to the front as everywhere else.

@@ -7,10 +7,11 @@ import (
 	"io/fs"
 	"maps"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 // maxIndex bounds an index of weights; those of mixtures with ten thousands of tensors
@@ -100,7 +101,7 @@ func (p Place) readWeights(dir string, names map[string]bool, cfg config) (Size,
 // binIndex is the index of weights in torch's own format.
 const binIndex = "pytorch_model.bin.index.json"
 
-var shardName = regexp.MustCompile(`^(.*)-(\d{5})-of-(\d{5})(\.[a-z]+)$`)
+var shardName = lazyre.New(`^(.*)-(\d{5})-of-(\d{5})(\.[a-z]+)$`)
 
 // wholeOf sizes files that no index names. Their own names say how many there should be:
 // where some are not there, nothing is counted.

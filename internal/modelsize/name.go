@@ -2,18 +2,19 @@ package modelsize
 
 import (
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 var (
 	// 8B, 0.5B, 125m, 8x7B; with what stands around it in a name.
-	sizeWord = regexp.MustCompile(`(?i)(?:^|[-_.:/ ])(?:(\d{1,3})x)?(\d{1,4}(?:\.\d{1,3})?)([bm])(?:$|[-_.:/ ])`)
+	sizeWord = lazyre.New(`(?i)(?:^|[-_.:/ ])(?:(\d{1,3})x)?(\d{1,4}(?:\.\d{1,3})?)([bm])(?:$|[-_.:/ ])`)
 	// A3B: parameters that a token passes.
-	activeWord = regexp.MustCompile(`(?i)(?:^|[-_.:/ ])a(\d{1,4}(?:\.\d{1,3})?)b(?:$|[-_.:/ ])`)
+	activeWord = lazyre.New(`(?i)(?:^|[-_.:/ ])a(\d{1,4}(?:\.\d{1,3})?)b(?:$|[-_.:/ ])`)
 	// 17B-16E: experts, and then the number before them counts what a token passes.
-	expertsWord = regexp.MustCompile(`(?i)\db-\d+e(?:$|[-_.:/ ])`)
+	expertsWord = lazyre.New(`(?i)\db-\d+e(?:$|[-_.:/ ])`)
 )
 
 // sizeInName reads a size that the name of a model has, as in Llama-3.1-8B or

@@ -1,11 +1,12 @@
 package pyread
 
 import (
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"sparkrun/internal/lazyre"
 )
 
 // kind is the kind of a token.
@@ -30,7 +31,7 @@ type token struct {
 	pair int
 }
 
-var numberWord = regexp.MustCompile(`^(?:0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0[bB][01_]+|(?:[0-9][0-9_]*)?\.[0-9][0-9_]*(?:[eE][-+]?[0-9_]+)?|[0-9][0-9_]*\.?(?:[eE][-+]?[0-9_]+)?)[jJ]?`)
+var numberWord = lazyre.New(`^(?:0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0[bB][01_]+|(?:[0-9][0-9_]*)?\.[0-9][0-9_]*(?:[eE][-+]?[0-9_]+)?|[0-9][0-9_]*\.?(?:[eE][-+]?[0-9_]+)?)[jJ]?`)
 
 // operators are those of more than one character, the longer ones first.
 var operators = []string{

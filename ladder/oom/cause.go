@@ -3,10 +3,11 @@ package oom
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 // The causes that Go code finds; others are named by the table.
@@ -92,7 +93,7 @@ func (d *decision) otherCause() string {
 
 // workerDied is torch's report of data workers that are gone: killed by SIGKILL, or by
 // something that it does not know. The pids stand in group 1.
-var workerDied = regexp.MustCompile(`DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) (?:is killed by signal: Killed|exited unexpectedly)`)
+var workerDied = lazyre.New(`DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) (?:is killed by signal: Killed|exited unexpectedly)`)
 
 // workerKilled tells that the victim of the kill was a data worker: what it holds is the
 // data's, and neither length nor batch of the training makes that smaller.
@@ -181,7 +182,7 @@ func (d *decision) mappingRefused() bool {
 
 // allocConf is a line that shows the environment, as env, set -x or a launcher print it.
 // A tip that asks for the setting does not begin so.
-var allocConf = regexp.MustCompile(`^(?:\+ |env: |export |declare -x )*PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF["']?[=:] ?(\S+)`)
+var allocConf = lazyre.New(`^(?:\+ |env: |export |declare -x )*PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF["']?[=:] ?(\S+)`)
 
 // expandable tells that expandable segments are known to be on, so that turning them
 // on is no advice: by the environment, or by the allocator's own warnings.

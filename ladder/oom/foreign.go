@@ -2,11 +2,12 @@ package oom
 
 import (
 	"cmp"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"sparkrun/internal/lazyre"
 )
 
 // A log that somebody brings along comes without a process tree. The records beside it
@@ -92,11 +93,11 @@ func byTie(kills []kill) {
 }
 
 var (
-	jobID      = regexp.MustCompile(`(?i)\b(?:StepId=|(?:job|step|task)[ =#:]*)(\d+)`)
-	containers = regexp.MustCompile(`[0-9a-f]{12,64}`)
+	jobID      = lazyre.New(`(?i)\b(?:StepId=|(?:job|step|task)[ =#:]*)(\d+)`)
+	containers = lazyre.New(`[0-9a-f]{12,64}`)
 	// trainers are the names that the processes of a training have when nobody
 	// renames them.
-	trainers = regexp.MustCompile(`^(?:python[\d.]*|pt_\w+|ray::\S+|torchrun|accelerate|deepspeed|ipykernel\S*|jupyter\S*)$`)
+	trainers = lazyre.New(`^(?:python[\d.]*|pt_\w+|ray::\S+|torchrun|accelerate|deepspeed|ipykernel\S*|jupyter\S*)$`)
 )
 
 // tieTo looks for what the record names in the log.
@@ -269,8 +270,8 @@ func (a dateStamp) apart(b dateStamp) time.Duration {
 }
 
 var (
-	isoStamp    = regexp.MustCompile(`\b(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d:\d\d:\d\d)`)
-	syslogStamp = regexp.MustCompile(`\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d{1,2}) (\d\d:\d\d:\d\d)(?: (\d{4})\b)?`)
+	isoStamp    = lazyre.New(`\b(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d:\d\d:\d\d)`)
+	syslogStamp = lazyre.New(`\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d{1,2}) (\d\d:\d\d:\d\d)(?: (\d{4})\b)?`)
 )
 
 // findStamp reads the first date with a time in a line.

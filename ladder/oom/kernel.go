@@ -3,12 +3,12 @@ package oom
 import (
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"sparkrun/internal/lazyre"
 	"sparkrun/internal/sample"
 )
 
@@ -312,7 +312,7 @@ func (k *kill) inCgroup(ev *Evidence) bool {
 	return false
 }
 
-var hexID = regexp.MustCompile(`[0-9a-f]{64}`)
+var hexID = lazyre.New(`[0-9a-f]{64}`)
 
 // containerID returns the engine's id in a cgroup path: the same container lies
 // under other parents in cgroup v1 and v2.
@@ -372,7 +372,7 @@ func (e *kernelEvidence) xidItems(t *Table) []Item {
 	return out
 }
 
-var oomKilled = regexp.MustCompile(`"?OOMKilled"?\s*[:=]\s*"?(true|false)\b`)
+var oomKilled = lazyre.New(`"?OOMKilled"?\s*[:=]\s*"?(true|false)\b`)
 
 // SystemLines adds lines that somebody brings along from outside the process:
 // kernel log, daemons, what docker inspect or what df says about /dev/shm. Their

@@ -2,9 +2,10 @@ package oom
 
 import (
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 // phase says what the job was doing when h was printed, or at the end where h is nil:
@@ -100,7 +101,7 @@ func (t *Table) messageSizes(into map[string]int64, ev *Evidence, h *Hit) {
 	}
 }
 
-var tensorShape = regexp.MustCompile(`with shape\[([\d,]+)\] and type (\w+)`)
+var tensorShape = lazyre.New(`with shape\[([\d,]+)\] and type (\w+)`)
 
 // tensorSize computes what TensorFlow asked for: it names the shape and the type.
 func tensorSize(into map[string]int64, text string) {

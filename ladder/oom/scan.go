@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"sparkrun/internal/lazyre"
 )
 
 // The bounds of what a Scanner keeps.
@@ -299,16 +301,16 @@ func (t *Table) marked(marks uint64, h *Hit) {
 
 var (
 	// IPython writes the class in front of the heading, and frames without indent.
-	notebookHead  = regexp.MustCompile(`^[A-Za-z_][\w.]* {2,}Traceback \(most recent call last\)`)
-	notebookFrame = regexp.MustCompile(`^(?:File .+:\d+|Cell In ?\[|Input In \[|<ipython-input|-+> ?\d+ )`)
-	methodOf      = regexp.MustCompile(` in (?:\w+\.)+`)
+	notebookHead  = lazyre.New(`^[A-Za-z_][\w.]* {2,}Traceback \(most recent call last\)`)
+	notebookFrame = lazyre.New(`^(?:File .+:\d+|Cell In ?\[|Input In \[|<ipython-input|-+> ?\d+ )`)
+	methodOf      = lazyre.New(` in (?:\w+\.)+`)
 
-	exceptionLine = regexp.MustCompile(`^([A-Za-z_][\w.]*(?:\([\w.]+\))?)(?:: |:?\s*$)`)
+	exceptionLine = lazyre.New(`^([A-Za-z_][\w.]*(?:\([\w.]+\))?)(?:: |:?\s*$)`)
 	// className is what may stand below frames although it has none of the usual
 	// endings: a name in a module, or one of several capitals. Other processes print
 	// single words in between.
-	className     = regexp.MustCompile(`\.|^[A-Z][a-z0-9]+[A-Z]`)
-	exceptionName = regexp.MustCompile(`(?:Error|Exception|Interrupt|Exit|OutOfResources)(?:\(\w+\))?$`)
+	className     = lazyre.New(`\.|^[A-Z][a-z0-9]+[A-Z]`)
+	exceptionName = lazyre.New(`(?:Error|Exception|Interrupt|Exit|OutOfResources)(?:\(\w+\))?$`)
 )
 
 // python follows tracebacks. It fills the exception fields of h, and reports

@@ -1,8 +1,9 @@
 package oom
 
 import (
-	"regexp"
 	"slices"
+
+	"sparkrun/internal/lazyre"
 )
 
 // A broken loop prints the same message a million times, with other numbers in it.
@@ -15,7 +16,7 @@ const (
 )
 
 // longNumber finds the numbers that an expression names and that a shape would hide.
-var longNumber = regexp.MustCompile(`\d{4,}`)
+var longNumber = lazyre.New(`\d{4,}`)
 
 // shape is what the lines of one shape match.
 type shape struct {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"sort"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sparkrun/configs"
+	"sparkrun/internal/lazyre"
 	"sparkrun/ladder/trainer/checkpoint"
 )
 
@@ -62,8 +62,8 @@ func parseProfile(file string, data []byte) (*profile, []error) {
 }
 
 var (
-	decodeLine   = regexp.MustCompile(`^line (\d+): (.*)$`)
-	unknownField = regexp.MustCompile(`^field (\S+) not found in type \S+$`)
+	decodeLine   = lazyre.New(`^line (\d+): (.*)$`)
+	unknownField = lazyre.New(`^field (\S+) not found in type \S+$`)
 )
 
 // unknownKey is a key that profiles do not have, on its line.
@@ -176,7 +176,7 @@ func (p *profile) check() []problem {
 	return c.found
 }
 
-var profileName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]*$`)
+var profileName = lazyre.New(`^[a-z0-9][a-z0-9-]*$`)
 
 func index(i int) string { return "[" + strconv.Itoa(i) + "]" }
 
@@ -343,7 +343,7 @@ func (c *checker) method() {
 }
 
 // placeholder is a knob's name in a path of a profile.
-var placeholder = regexp.MustCompile(`\{([^{}]*)\}`)
+var placeholder = lazyre.New(`\{([^{}]*)\}`)
 
 func (c *checker) rest() {
 	p := c.p

@@ -1,17 +1,21 @@
 package trainer
 
-import "regexp"
+import (
+	"regexp"
+
+	"sparkrun/internal/lazyre"
+)
 
 var (
 	// startCall is a call that starts a training.
-	startCall = regexp.MustCompile(`\.\s*(?:train|fit)\s*\(`)
+	startCall = lazyre.New(`\.\s*(?:train|fit)\s*\(`)
 	// asksFor is a word in its arguments that hands a checkpoint over.
-	asksFor = regexp.MustCompile(`(?i)resume|checkpoint|ckpt`)
+	asksFor = lazyre.New(`(?i)resume|checkpoint|ckpt`)
 	// makesTrainer is a library's trainer, which loads a checkpoint by itself if it is
 	// given one there and not otherwise.
-	makesTrainer = regexp.MustCompile(`\b\w*Trainer\s*\(`)
+	makesTrainer = lazyre.New(`\b\w*Trainer\s*\(`)
 	// loads is a call with which a loop of one's own loads a checkpoint.
-	loads = regexp.MustCompile(`\b(?:load_state|load_checkpoint|load_model_and_optimizer|load_state_dict|torch\.load|load)\s*\(`)
+	loads = lazyre.New(`\b(?:load_state|load_checkpoint|load_model_and_optimizer|load_state_dict|torch\.load|load)\s*\(`)
 )
 
 // handsOn says whether a script does something with the checkpoint that it is told by a

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"sparkrun/internal/job"
+	"sparkrun/internal/lazyre"
 	"sparkrun/internal/pyread"
 	"sparkrun/ladder/trainer/place"
 )
@@ -190,7 +191,7 @@ func (c *command) setBy(spec knobSpec, r setRule) (value string, line int, ok bo
 }
 
 // attribute is x.name = VALUE on a line of its own.
-var attribute = regexp.MustCompile(`(?m)^[ \t]*([A-Za-z_][\w.]*)\.([a-z_]\w*)[ \t]*=[ \t]*([^=#\n][^#\n]*)`)
+var attribute = lazyre.New(`(?m)^[ \t]*([A-Za-z_][\w.]*)\.([a-z_]\w*)[ \t]*=[ \t]*([^=#\n][^#\n]*)`)
 
 // assigned finds the last attribute of that name that the script sets of the arguments
 // which a call of class made, and its line. The value is "" if it is no literal.

@@ -3,10 +3,10 @@ package trainer
 import (
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 
+	"sparkrun/internal/lazyre"
 	"sparkrun/internal/treefs"
 	"sparkrun/ladder/trainer/place"
 )
@@ -74,20 +74,20 @@ type declaration struct {
 }
 
 var (
-	addArgument = regexp.MustCompile(`(?s)\b(?:add_argument|option)\(\s*((?:["']-{1,2}[\w-]+(?:/-{1,2}[\w-]+)?["']\s*,?\s*)+)`)
+	addArgument = lazyre.New(`(?s)\b(?:add_argument|option)\(\s*((?:["']-{1,2}[\w-]+(?:/-{1,2}[\w-]+)?["']\s*,?\s*)+)`)
 	// A script may declare its flags through a function of its own that puts the
 	// dashes in front.
-	joinsDashes  = regexp.MustCompile(`["']--["']\s*\+`)
-	ownDeclare   = regexp.MustCompile(`\b(?:flag|option|opt|add_flag|add_option|add_opt)\(\s*["']([a-z_]\w*)["']`)
-	longFlag     = regexp.MustCompile(`["']--([A-Za-z][\w-]*)(/--no[\w-]*)?["']`)
-	shortFlag    = regexp.MustCompile(`["'](-[A-Za-z])["']`)
-	argDefault   = regexp.MustCompile(`\bdefault\s*=\s*(?:["']([^"']*)["']|([\w.+-]+))\s*[,)]`)
-	argChoices   = regexp.MustCompile(`(?s)\bchoices\s*=\s*[\[(]([^\])]*)[\])]`)
-	argToggle    = regexp.MustCompile(`\baction\s*=\s*["']store_true["']|\bis_flag\s*=\s*True\b`)
-	argDual      = regexp.MustCompile(`\baction\s*=\s*[\w.]*\bBooleanOptionalAction\b`)
-	dataField    = regexp.MustCompile(`(?m)^[ \t]+([a-z_]\w*)\s*:\s*[^=\n()]+=[ \t]*(.*)$`)
-	fieldDefault = regexp.MustCompile(`^field\(\s*(?:.*\b)?default\s*=\s*(?:["']([^"']*)["']|([\w.+-]+))\s*[,)]`)
-	pyLiteral    = regexp.MustCompile(`^(?:["']([^"']*)["']|([\w.+-]+))\s*(?:#.*)?$`)
+	joinsDashes  = lazyre.New(`["']--["']\s*\+`)
+	ownDeclare   = lazyre.New(`\b(?:flag|option|opt|add_flag|add_option|add_opt)\(\s*["']([a-z_]\w*)["']`)
+	longFlag     = lazyre.New(`["']--([A-Za-z][\w-]*)(/--no[\w-]*)?["']`)
+	shortFlag    = lazyre.New(`["'](-[A-Za-z])["']`)
+	argDefault   = lazyre.New(`\bdefault\s*=\s*(?:["']([^"']*)["']|([\w.+-]+))\s*[,)]`)
+	argChoices   = lazyre.New(`(?s)\bchoices\s*=\s*[\[(]([^\])]*)[\])]`)
+	argToggle    = lazyre.New(`\baction\s*=\s*["']store_true["']|\bis_flag\s*=\s*True\b`)
+	argDual      = lazyre.New(`\baction\s*=\s*[\w.]*\bBooleanOptionalAction\b`)
+	dataField    = lazyre.New(`(?m)^[ \t]+([a-z_]\w*)\s*:\s*[^=\n()]+=[ \t]*(.*)$`)
+	fieldDefault = lazyre.New(`^field\(\s*(?:.*\b)?default\s*=\s*(?:["']([^"']*)["']|([\w.+-]+))\s*[,)]`)
+	pyLiteral    = lazyre.New(`^(?:["']([^"']*)["']|([\w.+-]+))\s*(?:#.*)?$`)
 )
 
 // declared reads the flags that a script declares: add_argument("--x") of
@@ -173,7 +173,7 @@ func isNone(m []string) bool { return m != nil && m[1] == "" && m[2] == "None" }
 
 // moduleConstant is NAME = LITERAL at the start of a line, or a product of two whole
 // numbers.
-var moduleConstant = regexp.MustCompile(`(?m)^([a-z_]\w*)[ \t]*=[ \t]*(?:["']([^"'\n]*)["']|([\w.+-]+)(?:[ \t]*\*[ \t]*(\d+))?)[ \t]*(?:#.*)?$`)
+var moduleConstant = lazyre.New(`(?m)^([a-z_]\w*)[ \t]*=[ \t]*(?:["']([^"'\n]*)["']|([\w.+-]+)(?:[ \t]*\*[ \t]*(\d+))?)[ \t]*(?:#.*)?$`)
 
 // constants reads the settings that a module has at its top level. file, if given, is
 // the name of the file, for the place of each.

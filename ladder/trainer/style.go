@@ -1,10 +1,10 @@
 package trainer
 
 import (
-	"regexp"
 	"strings"
 
 	"sparkrun/internal/edit"
+	"sparkrun/internal/lazyre"
 )
 
 // mention is one place in the trainer's own words that gives a setting.
@@ -109,7 +109,7 @@ func (a *arguments) resolve(typed string) (name string, negated, ok bool) {
 }
 
 // pairKey is the key of a key=value word.
-var pairKey = regexp.MustCompile(`^(\+\+|\+|~)?([A-Za-z_][\w./@\[\]-]*)$`)
+var pairKey = lazyre.New(`^(\+\+|\+|~)?([A-Za-z_][\w./@\[\]-]*)$`)
 
 // read finds the settings in words[from:].
 func (a *arguments) read(words []string, from int) []mention {

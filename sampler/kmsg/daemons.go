@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"sparkrun/internal/clock"
+	"sparkrun/internal/lazyre"
 	"sparkrun/internal/sample"
 )
 
@@ -208,10 +208,10 @@ func trusted(uid string) bool {
 
 // unitDeath is what systemd says of a unit that was killed for memory. It says much
 // else.
-var unitDeath = regexp.MustCompile(`OOM killer|'oom-kill'|systemd-oomd killed`)
+var unitDeath = lazyre.New(`OOM killer|'oom-kill'|systemd-oomd killed`)
 
 // slurmJob finds the job that a line of Slurm is about.
-var slurmJob = regexp.MustCompile(`(?i)\b(?:step(?:id)?|job(?:id)?)[ =]+(\d+)`)
+var slurmJob = lazyre.New(`(?i)\b(?:step(?:id)?|job(?:id)?)[ =]+(\d+)`)
 
 // counts says whether a line may be about this run at all.
 func counts(who, line string, env []string) bool {

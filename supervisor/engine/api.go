@@ -13,10 +13,11 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"regexp"
 	"strings"
 	"syscall"
 	"time"
+
+	"sparkrun/internal/lazyre"
 )
 
 // maxAnswer is the longest answer read from an engine; a real inspect has some
@@ -32,7 +33,7 @@ var errGone = errors.New("the engine does not know it")
 
 // validID is what an engine's ids look like; names have more letters but never
 // a slash.
-var validID = regexp.MustCompile(`^[0-9a-f]{12,64}$`)
+var validID = lazyre.New(`^[0-9a-f]{12,64}$`)
 
 // api is the HTTP API of one engine. The paths carry no version: an engine then
 // takes its newest, and what is used here has had the same form since 1.24. A

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sparkrun/internal/job"
+	"sparkrun/internal/lazyre"
 )
 
 // Image is what an engine says of the image that a command starts, or that the container
@@ -185,7 +185,7 @@ func (q asker) ask(ctx context.Context, kind, name string, v any) error {
 // validRef is what images are called; an engine decides the rest. No part of it can
 // leave the path of a request.
 // Its length is counted apart: a pattern that counts is slow to compile, at each start.
-var validRef = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:@/+-]*$`)
+var validRef = lazyre.New(`^[A-Za-z0-9][A-Za-z0-9._:@/+-]*$`)
 
 const maxRef = 512
 

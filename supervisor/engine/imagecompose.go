@@ -6,11 +6,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 
+	"sparkrun/internal/lazyre"
 	"sparkrun/internal/regular"
 )
 
@@ -81,7 +81,7 @@ func (p Plan) composeImage(e environ) (string, error) {
 	return "", fmt.Errorf("the compose file names no image for the service %s", brief(p.cmd.target))
 }
 
-var notProject = regexp.MustCompile(`[^a-z0-9_-]`)
+var notProject = lazyre.New(`[^a-z0-9_-]`)
 
 // composeFiles are the files that a command of compose reads, and its project's folder.
 func (p Plan) composeFiles(e environ) (files []string, dir string, err error) {
@@ -179,7 +179,7 @@ func readDotEnv(path string) map[string]string {
 }
 
 // variable is $NAME or ${NAME}, with a default behind - or :-, as compose has them.
-var variable = regexp.MustCompile(`\$(?:\$|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-?+])([^{}$]*))?\})`)
+var variable = lazyre.New(`\$(?:\$|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-?+])([^{}$]*))?\})`)
 
 // interpolate puts values in; ok is false where one is not known.
 func interpolate(text string, lookup func(string) (string, bool)) (out string, ok bool) {

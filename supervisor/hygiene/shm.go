@@ -7,31 +7,32 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sparkrun/internal/lazyre"
 )
 
 // family is a kind of name that libraries used in training give their files in
 // shared memory. A file with any other name is never removed: it may be a data
 // set that the user put there.
 type family struct {
-	name *regexp.Regexp
+	name *lazyre.RE
 	base int // of the pid in the first group; 0: there is none
 }
 
 // families are the names seen in the wild, with the library that makes them.
 var families = []family{
-	{regexp.MustCompile(`^torch_(\d+)_`), 10},                         // torch, DataLoader workers' tensors
-	{regexp.MustCompile(`^cuda\.shm\.[0-9a-f]+\.([0-9a-f]+)\.`), 16},  // CUDA, uid and pid in hex
-	{regexp.MustCompile(`^nccl-(?:shm-.*|[A-Za-z0-9]{6})$`), 0},       // NCCL between processes of a machine
-	{regexp.MustCompile(`^psm_[0-9a-f]{4,}$`), 0},                     // Python multiprocessing.shared_memory
-	{regexp.MustCompile(`^sem\.mp-`), 0},                              // Python multiprocessing locks
-	{regexp.MustCompile(`^(?:sem\.)?loky-(\d+)-`), 10},                // joblib
-	{regexp.MustCompile(`^__KMP_REGISTERED_LIB_(\d+)(?:_\d+)?$`), 10}, // LLVM and Intel OpenMP
+	{lazyre.New(`^torch_(\d+)_`), 10},                         // torch, DataLoader workers' tensors
+	{lazyre.New(`^cuda\.shm\.[0-9a-f]+\.([0-9a-f]+)\.`), 16},  // CUDA, uid and pid in hex
+	{lazyre.New(`^nccl-(?:shm-.*|[A-Za-z0-9]{6})$`), 0},       // NCCL between processes of a machine
+	{lazyre.New(`^psm_[0-9a-f]{4,}$`), 0},                     // Python multiprocessing.shared_memory
+	{lazyre.New(`^sem\.mp-`), 0},                              // Python multiprocessing locks
+	{lazyre.New(`^(?:sem\.)?loky-(\d+)-`), 10},                // joblib
+	{lazyre.New(`^__KMP_REGISTERED_LIB_(\d+)(?:_\d+)?$`), 10}, // LLVM and Intel OpenMP
 }
 
 // maker returns whether a name is of a known family and, where the name tells, the

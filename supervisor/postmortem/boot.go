@@ -7,12 +7,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
 	"time"
 
+	"sparkrun/internal/lazyre"
 	"sparkrun/ladder/oom"
 	"sparkrun/supervisor/runlog"
 )
@@ -89,10 +89,10 @@ func (c *capped) Write(p []byte) (int, error) {
 }
 
 var (
-	systemRecord = regexp.MustCompile(`^(?:kernel|systemd\[1\]|systemd-(?:journald|logind|shutdown)\[\d+\]):`)
+	systemRecord = lazyre.New(`^(?:kernel|systemd\[1\]|systemd-(?:journald|logind|shutdown)\[\d+\]):`)
 	// shutdownRecord is what systemd says on its way down, in the versions from 245
 	// to 257.
-	shutdownRecord = regexp.MustCompile(`^systemd-shutdown\[\d+\]:` +
+	shutdownRecord = lazyre.New(`^systemd-shutdown\[\d+\]:` +
 		`|^systemd-journald\[\d+\]: Journal stopped` +
 		`|^systemd\[1\]: (?:Shutting down\.|Reached target .*(?i:reboot|power-?off|halt|shutdown|kexec))` +
 		`|^systemd-logind\[\d+\]: (?:System is (?:rebooting|powering down|halting)|The system will (?:reboot|power off|halt) now)`)

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
+	"sparkrun/internal/lazyre"
 	"sparkrun/supervisor/runlog"
 )
 
@@ -58,7 +58,7 @@ func (s *search) run() {
 }
 
 // runID is the shape of a run's ID; it begins with its time.
-var runID = regexp.MustCompile(`^\d{8}-\d{6}-[a-z0-9-]{1,32}-[0-9a-f]{4}$`)
+var runID = lazyre.New(`^\d{8}-\d{6}-[a-z0-9-]{1,32}-[0-9a-f]{4}$`)
 
 // candidates are the newest run directories, from the index and from the folders
 // that runs lie in: the index is written beside the run and may lack it.

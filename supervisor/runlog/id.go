@@ -4,9 +4,10 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
+
+	"sparkrun/internal/lazyre"
 )
 
 const (
@@ -16,7 +17,7 @@ const (
 )
 
 // idShape takes an ID apart: start time, name, random suffix.
-var idShape = regexp.MustCompile(`^(\d{8}-\d{6})-([a-z0-9-]{1,32})-([0-9a-f]{4})$`)
+var idShape = lazyre.New(`^(\d{8}-\d{6})-([a-z0-9-]{1,32})-([0-9a-f]{4})$`)
 
 // NewID draws a run ID: YYYYMMDD-HHMMSS-<name>-<4 hex>, in the zone of now. The
 // name is brought into the allowed form first. Two calls may draw the same ID;

@@ -10,7 +10,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"regexp"
 	"sort"
 	"strings"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sparkrun/configs"
+	"sparkrun/internal/lazyre"
 	"sparkrun/internal/sample"
 )
 
@@ -180,8 +180,8 @@ func lockPace(dir string) (unlock func()) {
 }
 
 var (
-	paceName = regexp.MustCompile(`^[0-9a-f]{32}\.json$`)
-	paceTemp = regexp.MustCompile(`^\.[0-9a-f]{32}\.json-[0-9]+$`)
+	paceName = lazyre.New(`^[0-9a-f]{32}\.json$`)
+	paceTemp = lazyre.New(`^\.[0-9a-f]{32}\.json-[0-9]+$`)
 )
 
 // trimPace removes the files that were not written to for longest, where there are

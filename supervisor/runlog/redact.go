@@ -1,8 +1,9 @@
 package runlog
 
 import (
-	"regexp"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 // Redacted stands in place of a secret.
@@ -11,13 +12,13 @@ const Redacted = "[redacted]"
 // assignment finds name=value and "name": "value", and flagInText --name value,
 // inside a longer text, such as the script of sh -c or a JSON argument.
 var (
-	assignment = regexp.MustCompile(`([A-Za-z_][A-Za-z0-9_.-]*)(\\*["']?\s*[=:]\s*\\*["']?)((?:[^\s"',;}&|\\]|\\[^\s"'])+)`)
-	flagInText = regexp.MustCompile(`(--?[A-Za-z][A-Za-z0-9_.-]*)(\s+["']?)([^\s"'-][^\s"';|&]*)`)
+	assignment = lazyre.New(`([A-Za-z_][A-Za-z0-9_.-]*)(\\*["']?\s*[=:]\s*\\*["']?)((?:[^\s"',;}&|\\]|\\[^\s"'])+)`)
+	flagInText = lazyre.New(`(--?[A-Za-z][A-Za-z0-9_.-]*)(\s+["']?)([^\s"'-][^\s"';|&]*)`)
 )
 
 // curlUser finds the user and password of a curl command: -u joe:pw, --user=joe:pw.
 // Other programs mean other things by -u.
-var curlUser = regexp.MustCompile(`(\bcurl\b[^|;&\n]*?\s(?:-u\s*|-U\s*|--(?:proxy-)?user[\s=]+)["']?[^\s"':]*:)([^\s"'\[][^\s"']*)`)
+var curlUser = lazyre.New(`(\bcurl\b[^|;&\n]*?\s(?:-u\s*|-U\s*|--(?:proxy-)?user[\s=]+)["']?[^\s"':]*:)([^\s"'\[][^\s"']*)`)
 
 // RedactText replaces secrets in free text, by their form (see Redact).
 func RedactText(s string) string {

@@ -2,8 +2,9 @@ package runlog
 
 import (
 	"bytes"
-	"regexp"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 // scrubWeb replaces what gives access to a service of the web: secret parameters of
@@ -93,7 +94,7 @@ func secretParameter(name, value string) bool {
 
 // reference is a variable or a placeholder such as {token}, whose name is no secret and is needed to type a command again.
 // One in lower case may as well be a password that begins with a dollar.
-var reference = regexp.MustCompile(`^(?:\$\{[A-Z_][A-Z0-9_]*\}?|\$[A-Z_][A-Z0-9_]*|\{[a-z][a-z0-9_]*\}?)$`)
+var reference = lazyre.New(`^(?:\$\{[A-Z_][A-Z0-9_]*\}?|\$[A-Z_][A-Z0-9_]*|\{[a-z][a-z0-9_]*\}?)$`)
 
 // isReference says whether a value is taken from somewhere: $HF_TOKEN, ${HF_TOKEN},
 // $(cat FILE).
@@ -133,7 +134,7 @@ const edge = `(?:\b|\\[bfnrt])`
 type hook struct {
 	// hints are lower case texts of which a URL of this form has one.
 	hints []string
-	re    *regexp.Regexp
+	re    *lazyre.RE
 	// drawn says that only a part of the path that looksDrawn is a secret, and what follows.
 	drawn bool
 }
@@ -141,19 +142,19 @@ type hook struct {
 // hooks are the services that people send messages to, as they publish their URLs, and
 // what the paths of others have in common.
 var hooks = []hook{
-	{[]string{"hooks.slack"}, regexp.MustCompile(`(?i)(` + edge + `hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/)` + inPath + `+`), false},
-	{[]string{"webhook"}, regexp.MustCompile(`(?i)((?:` + edge + `discord(?:app)?\.com|://[^\s"'\\/]+)/(?:[^\s"'\\?#]*?/)?webhooks?(?:b2)?/)` + inPath + `+`), false},
-	{[]string{"webhook"}, regexp.MustCompile(`(?i)(://(?:[^\s"'\\/]*\.)?webhooks?\.[^\s"'\\/.]+/)` + inPath + `+`), false},
-	{[]string{"/bot"}, regexp.MustCompile(`(?i)(` + edge + `api\.telegram\.org/(?:file/)?bot)[^\s"'\\/?#;|&<>()\[\]{}$]+`), false},
-	{[]string{"/bot"}, regexp.MustCompile(`(?i)(/bot)[0-9]{5,}:[A-Za-z0-9_-]{10,}`), false},
-	{[]string{"hooks.zapier"}, regexp.MustCompile(`(?i)(` + edge + `hooks\.zapier\.com/hooks/)` + inPath + `+`), false},
-	{[]string{"ntfy.sh/"}, regexp.MustCompile(`(?i)((?:^|://|[\s"'@]|\\[bfnrt])ntfy\.sh/)` + inPath + `+`), false},
-	{[]string{"hc-ping"}, regexp.MustCompile(`(?i)(` + edge + `hc-ping\.com/)` + inPath + `+`), false},
-	{[]string{"/with/key/"}, regexp.MustCompile(`(?i)(://[^\s"'\\?#]+/with/key/)` + inPath + `+`), false},
-	{[]string{"pagerduty"}, regexp.MustCompile(`(?i)(` + edge + `events\.pagerduty\.com/integration/)` + inPath + `+`), false},
+	{[]string{"hooks.slack"}, lazyre.New(`(?i)(` + edge + `hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/)` + inPath + `+`), false},
+	{[]string{"webhook"}, lazyre.New(`(?i)((?:` + edge + `discord(?:app)?\.com|://[^\s"'\\/]+)/(?:[^\s"'\\?#]*?/)?webhooks?(?:b2)?/)` + inPath + `+`), false},
+	{[]string{"webhook"}, lazyre.New(`(?i)(://(?:[^\s"'\\/]*\.)?webhooks?\.[^\s"'\\/.]+/)` + inPath + `+`), false},
+	{[]string{"/bot"}, lazyre.New(`(?i)(` + edge + `api\.telegram\.org/(?:file/)?bot)[^\s"'\\/?#;|&<>()\[\]{}$]+`), false},
+	{[]string{"/bot"}, lazyre.New(`(?i)(/bot)[0-9]{5,}:[A-Za-z0-9_-]{10,}`), false},
+	{[]string{"hooks.zapier"}, lazyre.New(`(?i)(` + edge + `hooks\.zapier\.com/hooks/)` + inPath + `+`), false},
+	{[]string{"ntfy.sh/"}, lazyre.New(`(?i)((?:^|://|[\s"'@]|\\[bfnrt])ntfy\.sh/)` + inPath + `+`), false},
+	{[]string{"hc-ping"}, lazyre.New(`(?i)(` + edge + `hc-ping\.com/)` + inPath + `+`), false},
+	{[]string{"/with/key/"}, lazyre.New(`(?i)(://[^\s"'\\?#]+/with/key/)` + inPath + `+`), false},
+	{[]string{"pagerduty"}, lazyre.New(`(?i)(` + edge + `events\.pagerduty\.com/integration/)` + inPath + `+`), false},
 	{
 		[]string{"hook", "/ping/", "/push/", "/heartbeat/"},
-		regexp.MustCompile(`(?i)(://[^\s"'\\/]+/(?:[^\s"'\\?#]*?/)?(?:hooks?|ping|push|heartbeat)/)(` + inPath + `+)`), true,
+		lazyre.New(`(?i)(://[^\s"'\\/]+/(?:[^\s"'\\?#]*?/)?(?:hooks?|ping|push|heartbeat)/)(` + inPath + `+)`), true,
 	},
 }
 

@@ -7,12 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"sort"
 	"strings"
 	"time"
 
 	"sparkrun/configs"
+	"sparkrun/internal/lazyre"
 )
 
 // indexSchema is the schema of an index entry.
@@ -170,7 +170,7 @@ func (e *AmbiguousError) Error() string {
 	return b.String()
 }
 
-var hexSuffix = regexp.MustCompile(`^[0-9a-f]{4}$`)
+var hexSuffix = lazyre.New(`^[0-9a-f]{4}$`)
 
 // Resolve finds the run directory that a word on a command line means: a path, a
 // full ID, an ID prefix or 4-hex suffix that fits one run only, a name (its

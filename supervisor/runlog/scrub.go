@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"regexp"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 // token is one form of secret that can be told whatever its name is. Texts are
@@ -45,7 +47,7 @@ var tokens = func() (table [256][]token) {
 }()
 
 // bearer is the value of an Authorization header, in whatever case.
-var bearer = regexp.MustCompile(`^(?i:bearer\s+)[A-Za-z0-9._~+/=-]{8,}`)
+var bearer = lazyre.New(`^(?i:bearer\s+)[A-Za-z0-9._~+/=-]{8,}`)
 
 // tokenAt returns the length of the token that begins at b[i], 0 for none.
 func tokenAt(b []byte, i int) int {
@@ -69,7 +71,7 @@ func tokenAt(b []byte, i int) int {
 }
 
 // basic is what stands behind "Authorization:": user and password in base64.
-var basic = regexp.MustCompile(`^(?i:basic)[ \t]+[A-Za-z0-9+/_-]{4,}={0,2}`)
+var basic = lazyre.New(`^(?i:basic)[ \t]+[A-Za-z0-9+/_-]{4,}={0,2}`)
 
 // basicAt is tokenAt for the Basic scheme. It is an ordinary word, so only the
 // name of the header before it makes it one.

@@ -4,17 +4,18 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 // Trainers that save with accelerate's save_state: weights, optimizer, scheduler,
 // sampler, scaler, and the states of the random numbers last.
 
 var (
-	imageWeights = regexp.MustCompile(`\.safetensors$|^pytorch_model.*\.bin$|^(unet|transformer|text_encoder|controlnet|lora|model|pytorch_model)(_\w+)?$`)
-	randomState  = regexp.MustCompile(`^random_states_(\d{1,6})\.pkl$`)
+	imageWeights = lazyre.New(`\.safetensors$|^pytorch_model.*\.bin$|^(unet|transformer|text_encoder|controlnet|lora|model|pytorch_model)(_\w+)?$`)
+	randomState  = lazyre.New(`^random_states_(\d{1,6})\.pkl$`)
 )
 
 // accelerated tests what save_state writes.
@@ -45,8 +46,8 @@ func accelerated(l *look, c *Checkpoint) tree {
 func lookAccelerate(l *look, c *Checkpoint) { accelerated(l, c) }
 
 var (
-	kohyaStep  = regexp.MustCompile(`-step(\d{8})-state$`)
-	kohyaEpoch = regexp.MustCompile(`-(\d{6})-state$`)
+	kohyaStep  = lazyre.New(`-step(\d{8})-state$`)
+	kohyaEpoch = lazyre.New(`-(\d{6})-state$`)
 )
 
 // lookKohya tests a state folder of kohya's sd-scripts, there only with

@@ -7,8 +7,9 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"regexp"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 const (
@@ -233,7 +234,7 @@ func torchFile(path string) (why, note string) {
 }
 
 // torchName matches what is never written by anything but torch.save.
-var torchName = regexp.MustCompile(`^(pytorch_model|adapter_model|optim|scheduler|sampler|scaler|rng_state|random_states|training_args|recipe_state|ckpt|lit_model|model_|meta_)`)
+var torchName = lazyre.New(`^(pytorch_model|adapter_model|optim|scheduler|sampler|scaler|rng_state|random_states|training_args|recipe_state|ckpt|lit_model|model_|meta_)`)
 
 // find returns the index of a member by its base name, -1 for none.
 func (a archive) find(base string) int {

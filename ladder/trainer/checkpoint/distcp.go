@@ -2,8 +2,9 @@ package checkpoint
 
 import (
 	"path/filepath"
-	"regexp"
 	"slices"
+
+	"sparkrun/internal/lazyre"
 )
 
 // maxMetadata bounds the .metadata of a distributed checkpoint: a line for each
@@ -11,7 +12,7 @@ import (
 const maxMetadata = 128 << 20
 
 // pieceName matches the files that .metadata names.
-var pieceName = regexp.MustCompile(`__\d{1,9}_\d{1,9}\.distcp`)
+var pieceName = lazyre.New(`__\d{1,9}_\d{1,9}\.distcp`)
 
 // distributed returns what is wrong with a folder written by
 // torch.distributed.checkpoint, "" if nothing is. Its .metadata is written last,

@@ -7,13 +7,15 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 // Trainers whose checkpoint is a file, or a few with one number.
 
 // findFiles returns a find that takes files and folders by their name, in the
 // output folder and in the folders right below it.
-func findFiles(re *regexp.Regexp, looker func(l *look, c *Checkpoint)) func(string) []candidate {
+func findFiles(re *lazyre.RE, looker func(l *look, c *Checkpoint)) func(string) []candidate {
 	return func(dir string) []candidate {
 		budget := maxNames
 		list := glance(dir, &budget)
@@ -51,7 +53,7 @@ const (
 )
 
 // walking returns a find that goes through the folders below the output folder.
-func walking(re *regexp.Regexp, looker func(l *look, c *Checkpoint)) func(string) []candidate {
+func walking(re *lazyre.RE, looker func(l *look, c *Checkpoint)) func(string) []candidate {
 	return func(dir string) []candidate {
 		var out []candidate
 		folders, budget := 0, 2*maxNames
@@ -76,7 +78,7 @@ func walking(re *regexp.Regexp, looker func(l *look, c *Checkpoint)) func(string
 }
 
 // atAny returns an at that takes files and folders by their name.
-func atAny(re *regexp.Regexp, looker func(l *look, c *Checkpoint)) func(string) (candidate, error) {
+func atAny(re *lazyre.RE, looker func(l *look, c *Checkpoint)) func(string) (candidate, error) {
 	return func(path string) (candidate, error) {
 		m := re.FindStringSubmatch(filepath.Base(path))
 		if m == nil {
@@ -86,7 +88,7 @@ func atAny(re *regexp.Regexp, looker func(l *look, c *Checkpoint)) func(string) 
 	}
 }
 
-var lightningName = regexp.MustCompile(`^(?:.*\bstep=(\d{1,18}).*|.+)\.ckpt$`)
+var lightningName = lazyre.New(`^(?:.*\bstep=(\d{1,18}).*|.+)\.ckpt$`)
 
 // lookLightning tests a checkpoint of Lightning's: a file, which it puts in its
 // place when it is whole, or a folder where the weights are sharded.
@@ -101,7 +103,7 @@ func lookLightning(l *look, c *Checkpoint) {
 		switch {
 		case t.has("latest"):
 			l.fault(zero(c.Path, t))
-			c.HasOptimizer = zeroOptimizer(t, t.like(regexp.MustCompile(`^checkpoint$|^global_step`)))
+			c.HasOptimizer = zeroOptimizer(t, t.like(trainerFolders))
 		case t.has(".metadata"):
 			c.HasOptimizer = metadataHas(c.Path, "optimizer")
 		default:
@@ -127,7 +129,7 @@ func lookLightning(l *look, c *Checkpoint) {
 	c.HasOptimizer = pickleHas(p, "optimizer_states")
 }
 
-var nemoName = regexp.MustCompile(`^(?:.*[^a-z])?step=(\d{1,18})(?:[^\d].*)?$`)
+var nemoName = lazyre.New(`^(?:.*[^a-z])?step=(\d{1,18})(?:[^\d].*)?$`)
 
 // lookNeMo tests a checkpoint of NeMo 2's: weights and context, and a mark beside
 // it for as long as it is being written.
@@ -169,6 +171,9 @@ func findNanoGPT(dir string) []candidate {
 		l.note = join(l.note, "it is written over in place at every save: a death while saving loses it")
 	}}}
 }
+
+// trainerFolders are what a folder of a trainer's own checkpoints has in it.
+var trainerFolders = lazyre.New(`^checkpoint$|^global_step`)
 
 // lookNanoChat tests the files of one step: the model, then its metadata, then the
 // optimizer's, one for each rank.

@@ -7,20 +7,21 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 var (
-	hfName    = regexp.MustCompile(`^checkpoint-(\d{1,18})$`)
-	swiftName = regexp.MustCompile(`^v\d+-\d{8}-\d{6}$`)
+	hfName    = lazyre.New(`^checkpoint-(\d{1,18})$`)
+	swiftName = lazyre.New(`^v\d+-\d{8}-\d{6}$`)
 	// sameWeights match files that hold weights, whole or of an adapter. The last
 	// three are what trainers without torch write.
-	sameWeights = regexp.MustCompile(`^(model.*\.safetensors|adapter_model\.(safetensors|bin)|pytorch_model.*\.bin|diffusion_pytorch_model.*|model\.json|model\.pt|weights\..*|vit\.safetensors|value_head\..*)$`)
-	shardedFSDP = regexp.MustCompile(`^pytorch_model_fsdp(_\d+)?$`)
-	optimFSDP   = regexp.MustCompile(`^optimizer_\d+$`)
-	deepspeed   = regexp.MustCompile(`^global_step(\d{1,18})$`)
-	otherOptim  = regexp.MustCompile(`^(optimizer(_\d+)?\.(pt|bin|pth|safetensors)|optim.*\.(pt|bin))$`)
+	sameWeights = lazyre.New(`^(model.*\.safetensors|adapter_model\.(safetensors|bin)|pytorch_model.*\.bin|diffusion_pytorch_model.*|model\.json|model\.pt|weights\..*|vit\.safetensors|value_head\..*)$`)
+	shardedFSDP = lazyre.New(`^pytorch_model_fsdp(_\d+)?$`)
+	optimFSDP   = lazyre.New(`^optimizer_\d+$`)
+	deepspeed   = lazyre.New(`^global_step(\d{1,18})$`)
+	otherOptim  = lazyre.New(`^(optimizer(_\d+)?\.(pt|bin|pth|safetensors)|optim.*\.(pt|bin))$`)
 )
 
 var findHF = folders(hfName, swiftName.MatchString, lookHF)
@@ -110,9 +111,9 @@ func adapters(t tree) bool {
 }
 
 var (
-	zeroState = regexp.MustCompile(`model_states\.pt$`)
-	zeroOptim = regexp.MustCompile(`optim_states\.pt$`)
-	zeroRank  = regexp.MustCompile(`^(?:bf16_)?zero_pp_rank_(\d{1,6})_mp_rank_(\d{1,6})_(\w+)\.pt$`)
+	zeroState = lazyre.New(`model_states\.pt$`)
+	zeroOptim = lazyre.New(`optim_states\.pt$`)
+	zeroRank  = lazyre.New(`^(?:bf16_)?zero_pp_rank_(\d{1,6})_mp_rank_(\d{1,6})_(\w+)\.pt$`)
 )
 
 // zero returns what is wrong with what DeepSpeed has written into a checkpoint:

@@ -1,21 +1,22 @@
 package checkpoint
 
 import (
-	"regexp"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 var (
-	tuneName     = regexp.MustCompile(`^(?:epoch|step)_(\d{1,18})$`)
-	modelName    = regexp.MustCompile(`^epoch_\d{1,18}_step_(\d{1,18})$`)
-	iterName     = regexp.MustCompile(`^iter_(\d{7,18})$`)
-	verlName     = regexp.MustCompile(`^global_step_(\d{1,18})$`)
-	titanName    = regexp.MustCompile(`^step-(\d{1,18})$`)
-	litName      = regexp.MustCompile(`^step-(\d{1,18})(?:\.ckpt)?$`)
-	kohyaName    = regexp.MustCompile(`^.+-state$`)
-	nanochatName = regexp.MustCompile(`^model_(\d{1,18})\.pt$`)
-	composerName = regexp.MustCompile(`^ep\d{1,18}-ba(\d{1,18})(?:-rank0\.pt)?$`)
-	aiName       = regexp.MustCompile(`^.+_(\d{9})(?:\.safetensors)?$`)
+	tuneName     = lazyre.New(`^(?:epoch|step)_(\d{1,18})$`)
+	modelName    = lazyre.New(`^epoch_\d{1,18}_step_(\d{1,18})$`)
+	iterName     = lazyre.New(`^iter_(\d{7,18})$`)
+	verlName     = lazyre.New(`^global_step_(\d{1,18})$`)
+	titanName    = lazyre.New(`^step-(\d{1,18})$`)
+	litName      = lazyre.New(`^step-(\d{1,18})(?:\.ckpt)?$`)
+	kohyaName    = lazyre.New(`^.+-state$`)
+	nanochatName = lazyre.New(`^model_(\d{1,18})\.pt$`)
+	composerName = lazyre.New(`^ep\d{1,18}-ba(\d{1,18})(?:-rank0\.pt)?$`)
+	aiName       = lazyre.New(`^.+_(\d{9})(?:\.safetensors)?$`)
 )
 
 // layouts has one entry for each trainer's way of saving. It is filled in here and

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"sparkrun/internal/lazyre"
 )
 
 const (
@@ -193,7 +194,7 @@ func distinct(all []candidate) []candidate {
 // folders returns a find that takes the folders whose name matches re, in the
 // output folder and in those folders of it that below lets through; the first
 // group of re that is not empty is the step, -1 where it has none.
-func folders(re *regexp.Regexp, below func(name string) bool, looker func(l *look, c *Checkpoint)) func(string) []candidate {
+func folders(re *lazyre.RE, below func(name string) bool, looker func(l *look, c *Checkpoint)) func(string) []candidate {
 	return func(dir string) []candidate {
 		list, err := readDir(dir, func(n string) bool { return re.MatchString(n) || below != nil && below(n) })
 		if err != nil && len(list) == 0 {
@@ -223,7 +224,7 @@ func folders(re *regexp.Regexp, below func(name string) bool, looker func(l *loo
 }
 
 // atFolder returns an at that takes a folder by its name.
-func atFolder(re *regexp.Regexp, looker func(l *look, c *Checkpoint)) func(string) (candidate, error) {
+func atFolder(re *lazyre.RE, looker func(l *look, c *Checkpoint)) func(string) (candidate, error) {
 	return func(path string) (candidate, error) {
 		m := re.FindStringSubmatch(filepath.Base(path))
 		info, err := os.Stat(path)

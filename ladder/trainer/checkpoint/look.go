@@ -3,10 +3,11 @@ package checkpoint
 import (
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
+
+	"sparkrun/internal/lazyre"
 )
 
 const (
@@ -54,7 +55,7 @@ func (t tree) has(name string) bool {
 }
 
 // like returns the names that match a pattern.
-func (t tree) like(re *regexp.Regexp) []string {
+func (t tree) like(re interface{ MatchString(string) bool }) []string {
 	out := map[string]bool{}
 	for n := range t {
 		if re.MatchString(n) {
@@ -104,7 +105,7 @@ func outside(dir, link string) bool {
 	return err == nil && from != to && !strings.HasPrefix(from, strings.TrimSuffix(to, "/")+"/")
 }
 
-var anything = regexp.MustCompile(``)
+var anything = lazyre.New(``)
 
 // file looks into one file, if its format can tell whether it is whole.
 func (l *look) file(e entry) {
@@ -166,7 +167,7 @@ func (l *look) one(t tree, name string) bool {
 }
 
 // shardName matches one of several files that hold one model.
-var shardName = regexp.MustCompile(`^(.*?)[-_](\d{4,6})[-_]of[-_](\d{4,6})(\.[a-z]+)$`)
+var shardName = lazyre.New(`^(.*?)[-_](\d{4,6})[-_]of[-_](\d{4,6})(\.[a-z]+)$`)
 
 // shards returns what is missing of weights that are split over several files: by
 // their index, and by the numbers in their names.
@@ -210,7 +211,7 @@ func shards(dir string, t tree) string {
 	return ""
 }
 
-var indexName = regexp.MustCompile(`\.index\.json$`)
+var indexName = lazyre.New(`\.index\.json$`)
 
 // numbered is the name of a shard with another number.
 func numbered(name string, m []string, k int) string {

@@ -10,10 +10,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"syscall"
 	"time"
 
+	"sparkrun/internal/lazyre"
 	"sparkrun/internal/regular"
 )
 
@@ -139,7 +139,7 @@ func readSmall(path string, most int64) ([]byte, error) {
 
 // nonFinite matches the bare words that Python's json writes for numbers that
 // JSON does not have, where a value stands.
-var nonFinite = regexp.MustCompile(`([:,\[]\s*)(?:NaN|-?Infinity)(\s*[,\]}])`)
+var nonFinite = lazyre.New(`([:,\[]\s*)(?:NaN|-?Infinity)(\s*[,\]}])`)
 
 // lenient makes Python's JSON strict: a NaN in the loss history must not make a
 // good checkpoint a broken one.

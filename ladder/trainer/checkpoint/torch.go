@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"time"
+
+	"sparkrun/internal/lazyre"
 )
 
 // How the trainers for language models save that do not build on the Hugging Face
@@ -15,7 +16,7 @@ import (
 // together is how far apart the files of one save may have been written.
 const together = 2 * time.Second
 
-var tuneWeights = regexp.MustCompile(`\.(safetensors|distcp)$|^(hf|meta|torchtune|adapter)_model.*\.pt$|^(adapter|consolidated).*\.(pt|pth|bin)$`)
+var tuneWeights = lazyre.New(`\.(safetensors|distcp)$|^(hf|meta|torchtune|adapter)_model.*\.pt$|^(adapter|consolidated).*\.(pt|pth|bin)$`)
 
 // lookTorchtune tests a folder of torchtune's. What a resume needs besides, the
 // recipe state, lies beside the folders, is written last and holds for the newest
@@ -126,7 +127,7 @@ func published(l *look, c *Checkpoint) {
 	}
 }
 
-var megatronRank = regexp.MustCompile(`^mp_rank_\d+(_\d+)*$`)
+var megatronRank = lazyre.New(`^mp_rank_\d+(_\d+)*$`)
 
 // lookMegatron tests an iteration of Megatron-LM and Megatron-Bridge.
 func lookMegatron(l *look, c *Checkpoint) {
@@ -165,7 +166,7 @@ func metadataHas(dir, word string) bool {
 	return err == nil && bytes.Contains(data, []byte(word))
 }
 
-var verlFile = regexp.MustCompile(`^(model|optim|extra_state)_world_size_(\d{1,6})_rank_(\d{1,6})\.pt$`)
+var verlFile = lazyre.New(`^(model|optim|extra_state)_world_size_(\d{1,6})_rank_(\d{1,6})\.pt$`)
 
 // lookVerl tests a step of verl's: files for each rank in the folder, or in those of
 // the actor and the critic.
@@ -209,12 +210,14 @@ func lookVerl(l *look, c *Checkpoint) {
 	}
 }
 
+var weightFiles = lazyre.New(`\.safetensors$`)
+
 // lookTorchtitan tests a step of torchtitan's: a distributed checkpoint, or, at the
 // end, weights alone.
 func lookTorchtitan(l *look, c *Checkpoint) {
 	t := l.folder(c.Path)
 	if !t.has(".metadata") {
-		if len(t.like(regexp.MustCompile(`\.safetensors$`))) == 0 {
+		if len(t.like(weightFiles)) == 0 {
 			l.fault(".metadata is missing: it is written last")
 		}
 		return

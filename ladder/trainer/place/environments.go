@@ -4,12 +4,12 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	toml "github.com/pelletier/go-toml/v2"
 
+	"sparkrun/internal/lazyre"
 	"sparkrun/internal/treefs"
 )
 
@@ -385,14 +385,14 @@ func (p *Place) toolPython(around map[string]string) string {
 }
 
 var (
-	toolName      = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
-	separators    = regexp.MustCompile(`[-_.]+`)
-	poetryUnclean = regexp.MustCompile("[ $`!*@\"\\\\\r\n\t]")
-	pipenvUnclean = regexp.MustCompile("[ &$`!*@\"()\\[\\]\\\\\r\n\t]")
+	toolName      = lazyre.New(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+	separators    = lazyre.New(`[-_.]+`)
+	poetryUnclean = lazyre.New("[ $`!*@\"\\\\\r\n\t]")
+	pipenvUnclean = lazyre.New("[ &$`!*@\"()\\[\\]\\\\\r\n\t]")
 )
 
 // cleanName is the readable part of an environment's name.
-func cleanName(unclean *regexp.Regexp, name string) string {
+func cleanName(unclean *lazyre.RE, name string) string {
 	name = unclean.ReplaceAllString(name, "_")
 	if r := []rune(name); len(r) > 42 {
 		name = string(r[:42])

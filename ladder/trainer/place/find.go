@@ -3,10 +3,10 @@ package place
 import (
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
+	"sparkrun/internal/lazyre"
 	"sparkrun/internal/treefs"
 )
 
@@ -14,8 +14,8 @@ import (
 const maxLayers = 24
 
 var (
-	pythonName = regexp.MustCompile(`^(python|pypy)[0-9.]*t?$`)
-	assignment = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
+	pythonName = lazyre.New(`^(python|pypy)[0-9.]*t?$`)
+	assignment = lazyre.New(`^[A-Za-z_][A-Za-z0-9_]*=`)
 )
 
 // finder takes one command apart.

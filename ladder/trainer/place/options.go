@@ -1,9 +1,10 @@
 package place
 
 import (
-	"regexp"
 	"slices"
 	"strings"
+
+	"sparkrun/internal/lazyre"
 )
 
 // option is one option of a command line: words[at:end].
@@ -51,7 +52,7 @@ func (o *options) all(names []string) []string {
 	return values
 }
 
-var shortNumber = regexp.MustCompile(`^-[0-9]+$`)
+var shortNumber = lazyre.New(`^-[0-9]+$`)
 
 // read reads the options that start at words[i].
 func (s *optionSet) read(words []string, i int) options {

@@ -3,11 +3,12 @@ package place
 import (
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
+
+	"sparkrun/internal/lazyre"
 )
 
 var dialects = map[string]syntax.LangVariant{
@@ -272,11 +273,11 @@ func (f *finder) mayMove(file string) bool {
 }
 
 // shellComment is a line of a shell's text that is nothing but a comment.
-var shellComment = regexp.MustCompile(`(?m)^[ \t]*#.*$`)
+var shellComment = lazyre.New(`(?m)^[ \t]*#.*$`)
 
 // movesFolder finds words of a shell's text that may change the folder, or whose own
 // text is not at hand.
-var movesFolder = regexp.MustCompile(`(?m)(^|[^\w./$-])\\?(cd|pushd|popd|eval|source)\s|(^|[;&|]|\bthen|\bdo)\s*\.\s`)
+var movesFolder = lazyre.New(`(?m)(^|[^\w./$-])\\?(cd|pushd|popd|eval|source)\s|(^|[;&|]|\bthen|\bdo)\s*\.\s`)
 
 // hook says whether eval is given what a program prints for the shell to set its
 // variables: $(conda shell.bash hook).

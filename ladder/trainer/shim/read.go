@@ -9,13 +9,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"sparkrun/internal/lazyre"
 	"sparkrun/internal/regular"
 )
 
@@ -33,8 +33,8 @@ const (
 const loadedFile = "loaded"
 
 var (
-	recordName = regexp.MustCompile(`^[0-9]{1,10}-[0-9]{1,20}(-[0-9a-f]{8})?\.json$`)
-	knobName   = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+	recordName = lazyre.New(`^[0-9]{1,10}-[0-9]{1,20}(-[0-9a-f]{8})?\.json$`)
+	knobName   = lazyre.New(`^[a-z][a-z0-9_]{0,63}$`)
 )
 
 // written is one process's file, as configs/shim/sparkrun_shim/record.py writes it.

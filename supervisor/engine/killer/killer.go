@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sparkrun/internal/lazyre"
 	"sparkrun/internal/proctree"
 )
 
@@ -50,7 +50,7 @@ type target struct {
 // maxProcs is how many processes are held open for a kill without an engine.
 const maxProcs = 256
 
-var validID = regexp.MustCompile(`^[0-9a-f]{12,64}$`)
+var validID = lazyre.New(`^[0-9a-f]{12,64}$`)
 
 // Open gets a kill ready. endpoint is the engine's unix socket; what is the
 // container's id, "exec/ID" for an exec that does the killing, or
