@@ -61,6 +61,7 @@ func SensorsMain(args []string, stdout io.Writer) int {
 	// while the training takes its leave the readings are still wanted.
 	signal.Ignore(syscall.SIGINT, syscall.SIGHUP, syscall.SIGTERM)
 	debug.SetMemoryLimit(16 << 20)
+	debug.SetGCPercent(25) // it makes little garbage, and a heap of a MiB is enough
 	p := &sensorsProcess{
 		out:      json.NewEncoder(stdout),
 		deadline: *deadline,

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -165,6 +166,8 @@ func (a *attempt) theJob() job.Job {
 	return a.job
 }
 
+const commandName = "command.json"
+
 // commandFile is attempts/N/command.json.
 type commandFile struct {
 	Schema   string            `json:"schema"`
@@ -310,7 +313,7 @@ func (r *run) prepare(a *attempt) (holder.Spec, error) {
 	if a.plan.note != "" {
 		r.log.Event(event.Event{Attempt: a.n, Kind: event.Hygiene, Level: event.Warn, Msg: a.plan.note})
 	}
-	r.writeSmall(a, "command.json", commandFile{
+	r.writeSmall(a, commandName, commandFile{
 		Schema: "sparkrun.command/1", Attempt: a.n, Argv: r.secrets.Argv(argv), Path: path, Cwd: r.o.Dir,
 		EnvAdded: r.secrets.Env(added), Rungs: a.rungs, Knobs: a.knobs, Diff: r.redactAll(a.rewrite.Diff),
 		Stdin: a.plan.mode, PTY: !r.o.NoPTY,
@@ -325,11 +328,16 @@ func (r *run) writeSmall(a *attempt, name string, v any) {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err == nil {
 		b = append(r.secrets.JSON(b), '\n')
+		write := runlog.WriteFile
+		if name == commandName {
+			// The command is waiting for it.
+			write = runlog.WriteFileSoon
+		}
 		if name == verdictFile {
 			err = r.dir.WriteVerdict(path, b)
-		} else if err = runlog.WriteFile(path, b); errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		} else if err = write(path, b); errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 			r.dir.ReleaseReserve()
-			err = runlog.WriteFile(path, b)
+			err = write(path, b)
 		}
 	}
 	if err != nil {
@@ -416,6 +424,9 @@ func (r *run) writeChanged(a *attempt, file trainer.File) error {
 // what understands it.
 const mostCores = 4
 
+// leanAfter is when what a start looks up is found out.
+const leanAfter = 5 * time.Second
+
 // launch prepares the attempt, starts the holder and, once the child exists, the
 // readers. It runs on a goroutine of its own and reports through the inbox.
 func (r *run) launch(a *attempt) {
@@ -454,6 +465,12 @@ func (r *run) launch(a *attempt) {
 	}
 	go r.describe()
 	cores.Rest(mostCores)
+	time.AfterFunc(leanAfter, func() {
+		if r.live.Load() == a && a.exit.Load() == nil {
+			// What the start needed goes back to the machine, whose memory is scarce.
+			debug.FreeOSMemory()
+		}
+	})
 	// In this order: the end must not overtake the start.
 	r.post(Input{Kind: ChildStarted}, nil)
 	go r.awaitEnd(a)

@@ -31,11 +31,11 @@ type Timer struct {
 type clock struct {
 	mu     sync.Mutex
 	born   time.Time
-	timers []*Timer // those that are set; there are few
-	fd     int      // the timerfd, -1 where there is none
-	file   *os.File // the same
-	base   time.Duration
+	timers []*Timer      // those that are set; there are few
+	fd     int           // the timerfd, -1 where there is none
+	file   *os.File      // the same
 	armed  time.Duration // what the timerfd is set to, 0 for nothing
+	rang   int           // how often it has woken this process
 	// plain serves where the kernel has no timerfd to give.
 	plain *time.Timer
 }
@@ -56,11 +56,6 @@ func newClock(kernel bool) *clock {
 
 // open makes the timerfd, and the goroutine that reads it.
 func (k *clock) open() {
-	var now unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
-		return
-	}
-	k.base = time.Duration(now.Nano()) - time.Since(k.born)
 	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {
 		return
@@ -170,7 +165,7 @@ func (k *clock) drop(t *Timer) {
 func (k *clock) ring() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.armed = 0
+	k.armed, k.rang = 0, k.rang+1
 	now := time.Since(k.born)
 	kept := k.timers[:0]
 	for _, t := range k.timers {
@@ -212,9 +207,11 @@ func (k *clock) arm() {
 	}
 	var spec unix.ItimerSpec // zero unsets it
 	if first != 0 {
-		spec.Value = unix.NsecToTimespec(int64(k.base + first))
+		// Counted from now: of two clocks, one might ring before the time of the other,
+		// again and again until that comes.
+		spec.Value = unix.NsecToTimespec(int64(max(first-time.Since(k.born), 1)))
 	}
-	if unix.TimerfdSettime(k.fd, unix.TFD_TIMER_ABSTIME, &spec, nil) != nil {
+	if unix.TimerfdSettime(k.fd, 0, &spec, nil) != nil {
 		k.armed = 0
 	}
 }

@@ -95,6 +95,26 @@ func TestSetAnewAndUnset(t *testing.T) {
 	})
 }
 
+func TestAWaitIsOneWaking(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, k *clock) {
+		const waits = 20
+		for range waits {
+			timer, never := New(), New()
+			k.set(never, time.Hour)
+			k.set(timer, 7*time.Millisecond)
+			rings(t, timer)
+			k.unset(never)
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		// One that was on its way while the timer was set anew may come in between.
+		if k.rang > waits+2 {
+			t.Errorf("woken %d times for %d timers", k.rang, waits)
+		}
+	})
+}
+
 func TestALostTimerfdIsReplaced(t *testing.T) {
 	t.Parallel()
 	k := newClock(true)

@@ -120,7 +120,7 @@ func handshake(pipe *os.File, spec Spec) (Started, error) {
 // holderEnv is the whole environment of a holder: a small heap, few threads,
 // and the time zone its timestamps are written in.
 func holderEnv() []string {
-	env := []string{"GOMEMLIMIT=16MiB", "GOMAXPROCS=2"}
+	env := []string{"GOMEMLIMIT=16MiB", "GOGC=25", "GOMAXPROCS=2"}
 	for _, name := range []string{"TZ", "GOCOVERDIR"} {
 		if v, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+v)

@@ -331,10 +331,16 @@ func (d *Dir) Save(m *Manifest) error {
 		return fmt.Errorf("writing %s: %w", ManifestFile, err)
 	}
 	path := d.File(ManifestFile)
-	err = replaceFile(path, data, 0o600)
+	write := replaceFile
+	if m.unstarted() {
+		// A power cut takes nothing but a run in which nothing was started. The first
+		// version with a command in it is synced, a moment later.
+		write = func(path string, data []byte, perm os.FileMode) error { return renameOver(path, data, perm, false) }
+	}
+	err = write(path, data, 0o600)
 	if noSpace(err) {
 		d.ReleaseReserve()
-		err = replaceFile(path, data, 0o600)
+		err = write(path, data, 0o600)
 	}
 	if noSpace(err) && m.State.Final() {
 		if last := fillReserve(d.File(lastFile), path, data); last == nil {
@@ -391,4 +397,9 @@ func ReadManifest(path string) (*Manifest, error) {
 		return nil, fmt.Errorf("reading run: %s has schema %q, this version reads %q", path, m.Schema, ManifestSchema)
 	}
 	return &m, nil
+}
+
+// unstarted is whether the run has started no command yet.
+func (m *Manifest) unstarted() bool {
+	return len(m.Attempts) <= 1 && (m.State == StatePreflight || m.State == StateStarting)
 }

@@ -14,21 +14,29 @@ import (
 // power cut, sees the old file or the new one, whole. The folder is synced too,
 // since a rename is only on the disk when its folder is.
 func replaceFile(path string, data []byte, perm os.FileMode) error {
+	if err := renameOver(path, data, perm, true); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// renameOver puts data at path whole or not at all, for whoever reads it on this machine as
+// it runs. It outlives a power cut only where it is synced first.
+func renameOver(path string, data []byte, perm os.FileMode, synced bool) error {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-")
 	if err != nil {
 		return err
 	}
 	tmp := f.Name()
-	err = fill(f, data, perm)
+	err = fill(f, data, perm, synced)
 	if err == nil {
 		err = os.Rename(tmp, path)
 	}
 	if err != nil {
 		_ = os.Remove(tmp)
-		return err
 	}
-	return syncDir(dir)
+	return err
 }
 
 // fillReserve puts data at path in the blocks of a reserve. What does not fit into
@@ -62,13 +70,13 @@ func fillReserve(reserve, path string, data []byte) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// fill writes, syncs and closes a new file.
-func fill(f *os.File, data []byte, perm os.FileMode) error {
+// fill writes, syncs if that is asked for, and closes a new file.
+func fill(f *os.File, data []byte, perm os.FileMode, synced bool) error {
 	err := f.Chmod(perm)
 	if err == nil {
 		_, err = f.Write(data)
 	}
-	if err == nil {
+	if err == nil && synced {
 		err = f.Sync()
 	}
 	if cerr := f.Close(); err == nil {
