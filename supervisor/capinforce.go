@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sparkrun/internal/alarm"
 	"sparkrun/internal/clock"
 	"sparkrun/supervisor/acting"
 )
@@ -38,10 +39,11 @@ func (r *run) clockFolder() clockFolder {
 
 // followCaps looks at the leases for as long as the run lives.
 func (r *run) followCaps(life context.Context) {
-	tick := time.NewTicker(clock.Beat(capsEvery))
+	tick := alarm.New()
 	defer tick.Stop()
 	for {
 		r.lookCaps()
+		tick.Reset(clock.Beat(capsEvery))
 		select {
 		case <-life.Done():
 			return
