@@ -107,7 +107,8 @@ func (w *Waker) Wake() { w.say(wordWake) }
 // say gives it its last word: the first that is said, by whatever goroutine.
 func (w *Waker) say(word byte) {
 	w.once.Do(func() {
-		_, _ = w.end.Write([]byte{word}) // one that is gone needs no word
+		_ = w.end.SetWriteDeadline(time.Now().Add(replyTimeout)) // that of the order is long over
+		_, _ = w.end.Write([]byte{word})                         // one that is gone needs no word
 		w.end.Close()
 		go func() { _, _ = w.proc.Wait() }()
 	})

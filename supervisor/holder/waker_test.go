@@ -120,11 +120,28 @@ func TestWakerLetGo(t *testing.T) {
 	if !stands(p) {
 		t.Error("it woke somebody")
 	}
+	// As long after its start as a real pause is.
+	released, err := StartWaker(order, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if w, err = StartWaker(order, time.Hour); err != nil {
 		t.Fatal(err)
 	}
+	time.Sleep(replyTimeout + 100*time.Millisecond)
+	pid = released.proc.Pid
+	released.Release()
+	began := time.Now()
+	until(t, "it is gone", func() bool { _, ok := proctree.Read(pid); return !ok })
+	if took := time.Since(began); !stands(p) || took > wakerMore/2 {
+		t.Errorf("let go late, it woke somebody (%v), or stayed for %s", !stands(p), took)
+	}
+	began = time.Now()
 	w.Wake()
 	until(t, "it wakes when it is told to", func() bool { return !stands(p) })
+	if took := time.Since(began); took > wakerMore/2 {
+		t.Errorf("told to wake, it took %s", took)
+	}
 	if w, err := StartWaker(Status{HolderPID: os.Getpid()}, time.Hour); err == nil {
 		w.Release()
 		t.Error("started for a pause that has stopped nothing")
