@@ -464,16 +464,23 @@ func (r *run) launch(a *attempt) {
 		_ = a.client.Stdin([]byte{keyEOF}) // it went away while we were attaching
 	}
 	go r.describe()
-	cores.Rest(mostCores)
-	time.AfterFunc(leanAfter, func() {
-		if r.live.Load() == a && a.exit.Load() == nil {
-			// What the start needed goes back to the machine, whose memory is scarce.
-			debug.FreeOSMemory()
-		}
-	})
+	time.AfterFunc(leanAfter, func() { r.lean(a) })
 	// In this order: the end must not overtake the start.
 	r.post(Input{Kind: ChildStarted}, nil)
 	go r.awaitEnd(a)
+}
+
+// lean makes little of this process while an attempt goes on: what the start needed goes
+// back to the machine, whose memory is scarce.
+func (r *run) lean(a *attempt) {
+	if r.live.Load() != a || a.exit.Load() != nil {
+		return
+	}
+	debug.FreeOSMemory()
+	cores.Rest(mostCores)
+	if a.exit.Load() != nil {
+		cores.Work() // it has just ended
+	}
 }
 
 // attach connects to a holder and starts everything that follows the child.

@@ -10,7 +10,7 @@ func TestLazily(t *testing.T) {
 	if m := good.FindStringSubmatch("steps=12"); len(m) != 3 || m[1] != "steps" || m[2] != "12" {
 		t.Errorf("found %q", m)
 	}
-	if good.Regexp() != good.Regexp() || good.String() != good.Regexp().String() {
+	if first := good.Regexp(); first != good.Regexp() || good.String() != first.String() {
 		t.Error("not the same one twice")
 	}
 	func() {
