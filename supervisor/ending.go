@@ -33,12 +33,13 @@ func (r *run) awaitEnd(a *attempt) {
 	gone, exited := a.holder.Wait(), a.exited
 	var grace <-chan time.Time
 	for {
+		told := a.pushed.Load() // before the look: the file comes before the word
 		e, err := holder.ReadExit(a.dir)
 		if err == nil {
 			r.attemptOver(a, &e)
 			return
 		}
-		if told := a.pushed.Load(); told != nil {
+		if told != nil {
 			// The folder was removed under the run, or the disk takes nothing: the
 			// holder's word is as good, and it tries for the file on.
 			r.log.Event(event.Event{Attempt: a.n, Kind: event.Internal, Level: event.Error, Msg: "the end of the attempt is not on disk yet: " + err.Error()})

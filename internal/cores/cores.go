@@ -18,6 +18,8 @@ const (
 	quick = 100 * time.Millisecond
 	// calm is how long less than that must flow until one processor is enough again.
 	calm = 2 * time.Second
+	// alert is how many there are at least while something must not wait its turn.
+	alert = 2
 )
 
 // throttle is the state of this process.
@@ -31,6 +33,8 @@ type throttle struct {
 	// resting is whether one processor is enough as long as little flows, up whether
 	// much does.
 	resting, up bool
+	// alarmed is whether something must not wait its turn.
+	alarmed     bool
 	began, last time.Time
 	// set is runtime.GOMAXPROCS.
 	set func(int) int
@@ -44,6 +48,12 @@ func Rest(most int) { own.rest(most) }
 
 // Work gives all processors back, to a process that has something to reckon.
 func Work() { own.work() }
+
+// Alert says whether there is something in this process that must not wait until another
+// goroutine gives the only processor up: one that reads a table keeps it for milliseconds,
+// and one that waits for a page of its own memory keeps it until the disk has given that.
+// It may wait for a collection to end.
+func Alert(yes bool) { own.alert(yes) }
 
 // Moved says that n bytes went through this process. It may be called for every read.
 func Moved(n int) {
@@ -61,6 +71,29 @@ func (t *throttle) rest(most int) {
 	t.resting, t.up = true, false
 	t.full = t.set(1)
 	t.most = min(t.full, most)
+	if n := t.quiet(); n > 1 {
+		t.set(n)
+	}
+}
+
+// quiet is how many processors are enough while little flows.
+func (t *throttle) quiet() int {
+	if t.alarmed {
+		return min(t.full, alert)
+	}
+	return 1
+}
+
+func (t *throttle) alert(yes bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.alarmed == yes {
+		return
+	}
+	t.alarmed = yes
+	if t.resting && !(t.up && t.most >= alert) && t.full > 1 {
+		t.set(t.quiet())
+	}
 }
 
 func (t *throttle) work() {
@@ -88,7 +121,7 @@ func (t *throttle) look(now time.Time) {
 	t.last = now
 	if t.resting && !t.up && t.most > 1 {
 		t.up = true
-		t.set(t.most)
+		t.set(max(t.most, t.quiet()))
 		time.AfterFunc(calm, t.settle)
 	}
 }
@@ -103,6 +136,6 @@ func (t *throttle) settle() {
 		time.AfterFunc(calm, t.settle)
 	default:
 		t.up = false
-		t.set(1)
+		t.set(t.quiet())
 	}
 }

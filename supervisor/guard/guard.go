@@ -62,8 +62,10 @@ type Guard struct {
 	ended  chan struct{} // the container engine has been told what it was to be
 	stop   atomic.Bool
 	quit   chan struct{}
-	kick   chan struct{} // a look at the process table is wanted
-	drop   chan struct{} // a drop of the page cache is wanted
+	// scarce and enough say that there is no longer plenty, and that there is again.
+	scarce, enough chan struct{}
+	kick           chan struct{} // a look at the process table is wanted
+	drop           chan struct{} // a drop of the page cache is wanted
 	// killContainer wakes the goroutine that talks to the container engine.
 	killContainer chan struct{}
 
@@ -102,7 +104,8 @@ type Guard struct {
 	deepest  uint64 // the least of it within about a minute
 	lastPoll time.Duration
 	planned  time.Duration
-	calm     *alarm.Timer // wakes the thread while there is plenty
+	scarceAt time.Duration // when there was last less than plenty, 0 for long ago
+	calm     *alarm.Timer  // wakes the thread while there is plenty
 	failed   error
 }
 
@@ -121,6 +124,7 @@ func newGuard(cfg Config) *Guard {
 	g := &Guard{
 		cfg: cfg, events: make(chan Event, 64), done: make(chan struct{}), ended: make(chan struct{}),
 		quit: make(chan struct{}), kick: make(chan struct{}, 1), drop: make(chan struct{}, 1),
+		scarce: make(chan struct{}, 1), enough: make(chan struct{}, 1),
 		killContainer: make(chan struct{}, 1), wake: -1, deepest: unknown,
 	}
 	g.opts.Store(&cfg.Options)

@@ -12,6 +12,7 @@ import (
 
 	"sparkrun/internal/alarm"
 	"sparkrun/internal/clock"
+	"sparkrun/internal/cores"
 )
 
 const (
@@ -20,6 +21,9 @@ const (
 	// room is how many events may wait before notes are dropped, so that there
 	// is always place for an Action.
 	room = 48
+	// plentyFor is how long there must have been plenty until the guard may wait for
+	// others of its process again.
+	plentyFor = 10 * time.Second
 )
 
 // boottime is CLOCK_BOOTTIME.
@@ -53,11 +57,28 @@ func (g *Guard) main() {
 	defer helpers.Wait()
 	helpers.Go(g.lookAround)
 	helpers.Go(g.shield)
+	helpers.Go(g.alertCores)
 	go g.dropCaches()
 	g.calm = alarm.New()
 	defer g.calm.Stop()
 	for g.sleep(wait) {
 		wait = g.poll(boottime())
+	}
+}
+
+// alertCores gives the guard's thread a processor of its own while there is not plenty. It
+// is a goroutine of its own, since the runtime first ends a collection.
+func (g *Guard) alertCores() {
+	defer cores.Alert(false)
+	for {
+		select {
+		case <-g.quit:
+			return
+		case <-g.scarce:
+			cores.Alert(true)
+		case <-g.enough:
+			cores.Alert(false)
+		}
 	}
 }
 
@@ -162,6 +183,16 @@ func (g *Guard) poll(at time.Duration) time.Duration {
 	g.slowest = max(g.slowest, boottime()-at)
 	g.lastPoll, g.planned = at, d.Wait
 	g.plenty.Store(d.Wait == maxPoll)
+	switch {
+	case d.Wait < maxPoll:
+		if g.scarceAt == 0 {
+			poke(g.scarce)
+		}
+		g.scarceAt = at
+	case g.scarceAt != 0 && at-g.scarceAt >= plentyFor:
+		g.scarceAt = 0
+		poke(g.enough)
+	}
 	return d.Wait
 }
 

@@ -3,6 +3,7 @@ package guard
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sparkrun/internal/cores"
 )
 
 // opened is a guard that does not run: a test polls it.
@@ -153,6 +156,68 @@ func TestAGuardThatRuns(t *testing.T) {
 	}
 	if unix.Kill(c.Pid, 0) != nil {
 		t.Error("the command was ended")
+	}
+}
+
+// Not parallel: the processors are those of the whole process.
+func TestAGuardThatIsNeededHasAProcessorOfItsOwn(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	cores.Rest(2)
+	defer cores.Work()
+	processors := func(n int) func() bool {
+		return func() bool { return runtime.GOMAXPROCS(0) == n }
+	}
+	low, plenty := Options{HardKiB: 1, SoftKiB: 1 << 60}, Options{Off: true, HardKiB: 1, SoftKiB: 1}
+	g := Start(Config{Child: sleeper(t).Pid, Unprotected: true, Options: plenty})
+	time.Sleep(2 * maxPoll)
+	if !processors(1)() {
+		t.Error("a guard with plenty left keeps a second processor")
+	}
+	g.opts.Store(&low)
+	until(t, "it has a processor while memory is low", processors(2))
+	if !g.Stop(5 * time.Second) {
+		t.Fatal("it does not stop")
+	}
+	if !processors(1)() {
+		t.Error("the guard has ended, and the second processor is kept")
+	}
+}
+
+func TestThePlentyThatFreesAProcessorLasts(t *testing.T) {
+	t.Parallel()
+	low, plenty := Options{HardKiB: 1, SoftKiB: 1 << 60}, Options{Off: true, HardKiB: 1, SoftKiB: 1}
+	g := opened(t, Config{Root: "/", Child: sleeper(t).Pid, Options: plenty})
+	at := time.Hour
+	// said polls at once and says what that told.
+	said := func(o *Options, later time.Duration) (s string) {
+		g.opts.Store(o)
+		at += later
+		g.poll(at)
+		select {
+		case <-g.scarce:
+			s += "scarce"
+		default:
+		}
+		select {
+		case <-g.enough:
+			s += "enough"
+		default:
+		}
+		return s
+	}
+	for i, step := range []struct {
+		o     *Options
+		later time.Duration
+		want  string
+	}{
+		{&plenty, time.Second, ""}, {&low, time.Second, "scarce"}, {&low, time.Second, ""},
+		{&plenty, 9 * time.Second, ""}, {&low, time.Second, ""},
+		{&plenty, 9 * time.Second, ""}, {&plenty, time.Second, "enough"}, {&plenty, time.Minute, ""},
+		{&low, time.Second, "scarce"},
+	} {
+		if got := said(step.o, step.later); got != step.want {
+			t.Errorf("step %d: it says %q, want %q", i, got, step.want)
+		}
 	}
 }
 
