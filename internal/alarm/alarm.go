@@ -44,6 +44,9 @@ var own = sync.OnceValue(func() *clock { return newClock(true) })
 
 func newClock(kernel bool) *clock {
 	k := &clock{born: time.Now(), fd: -1}
+	// The goroutine of open may find at once that it is not to be read.
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if kernel {
 		k.open()
 	}
@@ -84,6 +87,11 @@ func (k *clock) open() {
 func (k *clock) abandon() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.forsake()
+}
+
+// forsake is abandon for who holds the lock.
+func (k *clock) forsake() {
 	if k.fd >= 0 {
 		k.fd = -1
 		k.plain = time.AfterFunc(0, k.ring)
@@ -212,6 +220,6 @@ func (k *clock) arm() {
 		spec.Value = unix.NsecToTimespec(int64(max(first-time.Since(k.born), 1)))
 	}
 	if unix.TimerfdSettime(k.fd, 0, &spec, nil) != nil {
-		k.armed = 0
+		k.forsake() // a filter of system calls may know one of them and not the other
 	}
 }

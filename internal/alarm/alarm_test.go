@@ -4,6 +4,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // both runs a test with a timerfd and, as on a kernel that has none to give, without.
@@ -121,6 +123,26 @@ func TestALostTimerfdIsReplaced(t *testing.T) {
 	timer := New()
 	k.set(timer, 50*time.Millisecond)
 	k.abandon()
+	rings(t, timer)
+	k.set(timer, 10*time.Millisecond)
+	rings(t, timer)
+}
+
+func TestATimerfdThatCannotBeSetIsReplaced(t *testing.T) {
+	t.Parallel()
+	k := newClock(true)
+	other, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(other)
+	if err := unix.Dup3(other, k.fd, unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	timer, second := New(), New()
+	k.set(timer, 20*time.Millisecond)
+	k.set(second, 10*time.Millisecond)
+	rings(t, second)
 	rings(t, timer)
 	k.set(timer, 10*time.Millisecond)
 	rings(t, timer)
