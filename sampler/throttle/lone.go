@@ -8,7 +8,8 @@ import (
 // A step with an evaluation or a checkpoint in it costs what that takes, whatever the
 // GPU does. What an episode cost is counted without: such a step counts as long as
 // those around it. One far longer step that nobody called by name waits for the next
-// one: where that is as long, the steps have become slow, and both count.
+// one: where that is as long, the steps have become slow, and both count. Where it alone
+// was held back, and neither of those around it, that is why it was long.
 
 const (
 	// longPart is how many times longer than the one before a step must be to be looked
@@ -17,6 +18,9 @@ const (
 	longPart, longSigmas = 1.5, 6
 	// againPart: a step of at least this part of the one that waits is as long as that.
 	againPart = 0.5
+	// heldMore: a step that was held back for this many times the part of its time of those
+	// around it is long for that.
+	heldMore = 2
 )
 
 // loneSteps tells the steps that stand alone from slow ones.
@@ -25,27 +29,62 @@ type loneSteps struct {
 	waiting bool
 	at      time.Time
 	step    finished
+	// heldS is for how long the GPU had been held back in all when the latest step was
+	// finished; held is that of the step that waits, part and partBefore are the part of
+	// its time and of the one before it.
+	heldS, held, part, partBefore float64
+	// marked is how many steps in a row counted as short as the one before for a mark.
+	marked int
 }
 
 // take takes finished steps and returns those that can be counted now, with their time.
-// limit is how many times longer than the one before may stand alone; marked says that
-// an evaluation or a checkpoint was seen in it.
-func (l *loneSteps) take(f finished, t time.Time, limit float64, marked bool, count func(finished, time.Time)) {
+// limit is how many times longer than the one before may stand alone; heldS is for how
+// long the GPU has been held back in all, in seconds; marked says that an evaluation or a
+// checkpoint was seen in it.
+func (l *loneSteps) take(f finished, t time.Time, limit, heldS float64, marked bool, count func(finished, time.Time)) {
+	held := max(0, heldS-l.heldS)
+	part := heldPart(held, f.n*f.stepS)
 	if l.waiting {
 		if f.stepS < againPart*l.step.stepS {
-			l.step.stepS = l.before
+			l.standsAlone(part)
 		}
 		l.flush(count)
 	}
+	was := l.part
+	l.heldS, l.held, l.part = heldS, held, part
+	long := marked && l.before > 0 && f.stepS > longPart*l.before
+	if !long {
+		l.marked = 0
+	}
 	switch {
-	case l.before > 0 && f.stepS > longPart*l.before && marked:
+	case long && l.marked < unmarkedMost:
+		// Where each step has a mark, one says nothing of them.
+		l.marked++
 		f.stepS = l.before
 	case l.before > 0 && f.stepS > limit*l.before:
-		l.waiting, l.at, l.step = true, t, f
+		l.waiting, l.at, l.step, l.partBefore = true, t, f, was
 		return
 	}
 	l.before = f.stepS
 	count(f, t)
+}
+
+// heldPart is which part of sec seconds held seconds are.
+func heldPart(held, sec float64) float64 {
+	if sec <= 0 {
+		return 0
+	}
+	return min(1, held/sec)
+}
+
+// standsAlone decides about a step that waits and behind which it was faster again; the
+// GPU was held back for the part after of the time since.
+func (l *loneSteps) standsAlone(after float64) {
+	least := l.before
+	if l.held > 0 && l.part >= heldMore*max(l.partBefore, after) {
+		least = min(l.step.stepS, l.before+l.held/l.step.n)
+	}
+	l.step.stepS = least
 }
 
 // flush counts what waits as it is.
@@ -57,11 +96,13 @@ func (l *loneSteps) flush(count func(finished, time.Time)) {
 	}
 }
 
-// end counts what waits when no other step will come: nothing says that it was slow.
-func (l *loneSteps) end(count func(finished, time.Time)) {
-	if l.waiting {
-		l.step.stepS = l.before
+// end counts what waits when what held the GPU back since is over at t, or no other step
+// will come: nothing says then that it was slow. A step from before since still waits.
+func (l *loneSteps) end(since, t time.Time, heldS float64, count func(finished, time.Time)) {
+	if !l.waiting || l.at.Before(since) {
+		return
 	}
+	l.standsAlone(heldPart(heldS-l.heldS, t.Sub(l.at).Seconds()))
 	l.flush(count)
 }
 

@@ -7,6 +7,8 @@ import "time"
 // lengths and no tokens are told, or each checkpoint is uploaded beside the training,
 // the same comes again and again: the first is told, the others are only counted.
 type repeated struct {
+	// worst and length are those of what was told: what gets worse little by little would
+	// else be no news each time anew.
 	worst  float64 // how many times longer its steps took
 	length time.Duration
 	until  time.Time
@@ -41,7 +43,9 @@ func (a *repeated) seen(e *paceEpisode, t time.Time) {
 	if t.Sub(a.until) > againFor {
 		*a = repeated{}
 	}
-	a.worst, a.length, a.until = max(a.worst, e.worst), max(a.length, e.until.Sub(e.since)), t
+	if a.until = t; !e.muted {
+		a.worst, a.length = max(a.worst, e.worst), max(a.length, e.until.Sub(e.since))
+	}
 }
 
 // is tells whether a slowdown that begins at t for the reason f is the same again.

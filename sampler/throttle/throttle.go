@@ -144,7 +144,7 @@ func (d *Detector) reset() {
 	d.plateau = newCapRule(d.cfg)
 	d.pace = pace{}
 	d.backlog = nil
-	d.lone = loneSteps{}
+	d.lone = loneSteps{heldS: d.throttledS}
 }
 
 // Device tells the detector which GPU it is. Rules that describe one platform
@@ -332,7 +332,7 @@ func (d *Detector) expire(out *[]event.Event, r reading) {
 
 func (d *Detector) closeAll(t time.Time, how string) []event.Event {
 	var out []event.Event
-	d.lone.end(d.countStep)
+	d.lone.end(time.Time{}, t, d.throttledS, d.countStep)
 	d.closePace(&out, t, how)
 	for _, typ := range types {
 		if e := d.open[typ]; e != nil {
@@ -345,6 +345,9 @@ func (d *Detector) closeAll(t time.Time, how string) []event.Event {
 }
 
 func (d *Detector) end(out *[]event.Event, e *episode, t time.Time, how string) {
+	if costly(e.typ) {
+		d.lone.end(e.since, t, d.throttledS, d.countStep)
+	}
 	level := d.level(e)
 	if e.typ == Hot {
 		level = event.Info // it is over; a wedge may come back
@@ -362,7 +365,7 @@ func (d *Detector) observeStep(r reading) {
 	}
 	if ok {
 		f := finished{n, stepS}
-		d.lone.take(f, r.t, d.longFrom(), d.slow.marked(f, r.t), d.countStep)
+		d.lone.take(f, r.t, d.longFrom(), d.throttledS, d.slow.marked(f, r.t), d.countStep)
 	}
 }
 
