@@ -473,12 +473,13 @@ func (r *run) launch(a *attempt) {
 // lean makes little of this process while an attempt goes on: what the start needed goes
 // back to the machine, whose memory is scarce.
 func (r *run) lean(a *attempt) {
-	if r.live.Load() != a || a.exit.Load() != nil {
+	over := func() bool { return r.live.Load() != a || a.exit.Load() != nil || a.lost.Load() }
+	if over() {
 		return
 	}
 	debug.FreeOSMemory()
 	cores.Rest(mostCores)
-	if a.exit.Load() != nil {
+	if over() {
 		cores.Work() // it has just ended
 	}
 }
