@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"sparkrun/internal/clock"
+	"sparkrun/internal/ownexe"
 )
 
 const (
@@ -57,7 +58,7 @@ func (s *Sampler) keepSensors(ctx context.Context, base time.Duration) {
 
 // runSensors runs the sensors process once and returns why it ended.
 func (s *Sampler) runSensors(ctx context.Context, base time.Duration, all *sensorsFile) error {
-	cmd := exec.Command(s.opts.Exe, SensorsArg,
+	cmd := exec.Command(ownexe.Path(s.opts.Exe), SensorsArg,
 		"-interval", s.sensorStep().String(), "-base", (base - s.ahead()).String(), "-root", s.opts.Root)
 	// In a session of its own: Ctrl-C and the end of the terminal are none of
 	// its business.

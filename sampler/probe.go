@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"sparkrun/internal/ownexe"
 	"sparkrun/internal/sample"
 )
 
@@ -17,7 +18,7 @@ import (
 func Probe(ctx context.Context, exe string) (sample.Device, sample.GPU, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, exe, SensorsArg, "-interval", "100ms")
+	cmd := exec.CommandContext(ctx, ownexe.Path(exe), SensorsArg, "-interval", "100ms")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	// With all it started: an nvidia-smi that hangs may be a script with a program behind it.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"sparkrun/internal/ownexe"
 	"sparkrun/internal/sample"
 )
 
@@ -31,7 +32,7 @@ type Answer struct {
 // not answer costs readings (sample.GPU.Failed says so) and not the stream; an error means
 // that the process ended or said nothing, and that it may be started again.
 func Stream(ctx context.Context, exe string, step time.Duration, hear func(Answer)) error {
-	cmd := exec.Command(exe, SensorsArg, "-interval", step.String())
+	cmd := exec.Command(ownexe.Path(exe), SensorsArg, "-interval", step.String())
 	// In a session of its own: Ctrl-C ends the observation and not the readings.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	last := &tail{max: 2048}

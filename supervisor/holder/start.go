@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sparkrun/internal/ownexe"
 )
 
 // The descriptors a holder starts with, besides /dev/null on 0, 1 and 2.
@@ -67,7 +69,7 @@ func Start(exe string, spec Spec, stdin *os.File) (*Holder, Started, error) {
 	if spec.Stdin == StdinInherit {
 		files = append(files, stdin)
 	}
-	proc, err := os.StartProcess(exe, []string{exe, "__hold", spec.RunID, strconv.Itoa(spec.Attempt)}, &os.ProcAttr{
+	proc, err := os.StartProcess(ownexe.Path(exe), []string{exe, "__hold", spec.RunID, strconv.Itoa(spec.Attempt)}, &os.ProcAttr{
 		Env:   holderEnv(),
 		Files: files,
 		Sys:   &syscall.SysProcAttr{Setsid: true},
