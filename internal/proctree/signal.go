@@ -13,8 +13,7 @@ import (
 // minutes.
 func (p Proc) Signal(sig syscall.Signal) error {
 	fd, err := unix.PidfdOpen(p.PID, 0)
-	// EPERM is an old engine's filter of system calls: the call itself needs no permission.
-	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+	if NoPidfd(err) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
 		if now, ok := Read(p.PID); ok && now.Start != p.Start {
 			return unix.ESRCH
 		}
@@ -29,5 +28,15 @@ func (p Proc) Signal(sig syscall.Signal) error {
 	if now, ok := Read(p.PID); !ok || now.Start != p.Start {
 		return unix.ESRCH
 	}
-	return unix.PidfdSendSignal(fd, sig, nil, 0)
+	err = unix.PidfdSendSignal(fd, sig, nil, 0)
+	if NoPidfd(err) {
+		return syscall.Kill(p.PID, sig) // which says whether it was a matter of permission
+	}
+	return err
 }
+
+// NoPidfd says whether a call about a pidfd failed since there is no such call here: an old
+// kernel has none (ENOSYS), and an old engine's filter of system calls does not know it
+// (EPERM). To open one needs no permission; to send a signal does, and the same EPERM then
+// comes from kill too.
+func NoPidfd(err error) bool { return errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) }

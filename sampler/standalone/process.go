@@ -69,7 +69,9 @@ func (p *process) alive() bool {
 
 func (p *process) signal(sig unix.Signal) error {
 	if p.fd >= 0 {
-		return unix.PidfdSendSignal(p.fd, sig, nil, 0)
+		if err := unix.PidfdSendSignal(p.fd, sig, nil, 0); !proctree.NoPidfd(err) {
+			return err
+		}
 	}
 	if !p.alive() {
 		return unix.ESRCH

@@ -210,9 +210,14 @@ func TestThePlentyThatFreesAProcessorLasts(t *testing.T) {
 		later time.Duration
 		want  string
 	}{
-		{&plenty, time.Second, ""}, {&low, time.Second, "scarce"}, {&low, time.Second, ""},
-		{&plenty, 9 * time.Second, ""}, {&low, time.Second, ""},
-		{&plenty, 9 * time.Second, ""}, {&plenty, time.Second, "enough"}, {&plenty, time.Minute, ""},
+		{&plenty, time.Second, ""},
+		{&low, time.Second, "scarce"},
+		{&low, time.Second, ""},
+		{&plenty, 9 * time.Second, ""},
+		{&low, time.Second, ""},
+		{&plenty, 9 * time.Second, ""},
+		{&plenty, time.Second, "enough"},
+		{&plenty, time.Minute, ""},
 		{&low, time.Second, "scarce"},
 	} {
 		if got := said(step.o, step.later); got != step.want {

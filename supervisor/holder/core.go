@@ -403,7 +403,9 @@ func (h *hold) signalChild(sig syscall.Signal) error {
 		return unix.ESRCH
 	}
 	if h.child.pidfd >= 0 {
-		return unix.PidfdSendSignal(h.child.pidfd, sig, nil, 0)
+		if err := unix.PidfdSendSignal(h.child.pidfd, sig, nil, 0); !proctree.NoPidfd(err) {
+			return err
+		}
 	}
 	// Not reaped, so the pid is still its own.
 	return syscall.Kill(h.child.pid, sig)
