@@ -37,7 +37,7 @@ func braked(step, factor, from, to float64, lost *float64) training {
 func TestOneLongStepUnderABrake(t *testing.T) {
 	t.Parallel()
 	for _, step := range []float64{12, 60} {
-		for _, factor := range []float64{2, 3} {
+		for _, factor := range few([]float64{3, 2}) {
 			for late := range 4 {
 				t.Run(fmt.Sprintf("%g s, %g times, %d", step, factor, late), func(t *testing.T) {
 					t.Parallel()

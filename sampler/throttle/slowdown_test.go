@@ -28,7 +28,7 @@ func TestPaceOfEvenAndUnevenJobsIsQuiet(t *testing.T) {
 	}
 	// Rows sorted into buckets: stretches of short and of long steps.
 	bucket := func(i int) float64 { return 1 + 2*float64(i/100%2) }
-	for name, c := range map[string]struct {
+	for name, c := range fewOf(map[string]struct {
 		training
 		length float64
 	}{
@@ -53,7 +53,7 @@ func TestPaceOfEvenAndUnevenJobsIsQuiet(t *testing.T) {
 		"longer rows later, tokens by digits": {training{step: func(i int, _ float64) float64 { return 1 + math.Floor(float64(i)/9000) }, tokens: func(i int) float64 { return 2048 * (1 + math.Floor(float64(i)/9000)) }, told: digits(4), print: 10}, hours(12)},
 		"sampled each ten minutes":            {training{step: jitter(3, 0.05, 4), every: 600}, hours(100)},
 		"sampled ten times a second":          {training{step: jitter(0.7, 0.05, 5), every: 0.1}, hours(1)},
-	} {
+	}) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := New(config(t))
@@ -95,7 +95,7 @@ func digits(n int) func(float64) float64 {
 func TestSlowdownIsToldOnce(t *testing.T) {
 	t.Parallel()
 	bucket := func(i int) float64 { return 1 + 2*float64(i/100%2) }
-	for name, c := range map[string]struct {
+	for name, c := range fewOf(map[string]struct {
 		training
 		from, to, length float64
 		factor           float64
@@ -115,7 +115,7 @@ func TestSlowdownIsToldOnce(t *testing.T) {
 		"tokens by digits, late":      {training{step: constant(1), tokens: func(int) float64 { return 8192 }, told: digits(4), print: 10}, hours(20), hours(25), hours(30), 1.5, 2500},
 		"sampled each minute":         {training{step: jitter(3, 0.05, 5), every: 60}, hours(6), hours(8), hours(12), 1.5, 1200},
 		"with checkpoints in between": {training{step: func(i int, _ float64) float64 { return map[bool]float64{true: 40, false: 1}[i%300 == 299] }}, hours(2), hours(4), hours(6), 1.5, 300},
-	} {
+	}) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := New(config(t))
@@ -291,7 +291,7 @@ func TestAnotherAttemptHasItsOwnPace(t *testing.T) {
 func TestStrangeStepNumbersAndTimes(t *testing.T) {
 	t.Parallel()
 	k := sample.Known
-	for name, change := range map[string]func(s float64, x *sample.Sample){
+	for name, change := range fewOf(map[string]func(s float64, x *sample.Sample){
 		"numbers jump ahead":  func(s float64, x *sample.Sample) { x.Step.V += 1e6 * math.Floor(s/500) },
 		"numbers fall back":   func(s float64, x *sample.Sample) { x.Step.V = math.Mod(x.Step.V, 700) },
 		"times of zero":       func(s float64, x *sample.Sample) { x.StepTimeS = k(0) },
@@ -305,7 +305,7 @@ func TestStrangeStepNumbersAndTimes(t *testing.T) {
 		"tokens once an hour": func(s float64, x *sample.Sample) { x.Tokens = k(1e7 * math.Floor(s/3600)) },
 		"no steps":            func(s float64, x *sample.Sample) { x.Step = sample.Num{} },
 		"a step for ever":     func(s float64, x *sample.Sample) { x.Step = k(min(x.Step.V, 3000)) },
-	} {
+	}) {
 		d := New(config(t))
 		j := training{step: constant(1), around: change}
 		if got := ofPace(j.play(d, hours(2))); len(got) != 0 {

@@ -55,7 +55,7 @@ func TestFrequentStallsCostAllTheirTime(t *testing.T) {
 		n    int
 		long float64
 	}
-	for _, c := range []stall{{10, 6}, {12, 8}, {15, 10}, {20, 10}, {20, 15}, {8, 5}, {10, 15}, {25, 20}, {30, 12}, {5, 4}} {
+	for _, c := range few([]stall{{10, 6}, {12, 8}, {15, 10}, {20, 10}, {20, 15}, {8, 5}, {10, 15}, {25, 20}, {30, 12}, {5, 4}}) {
 		for _, scatter := range []float64{0, 0.03} {
 			name := fmt.Sprintf("%g s each %d steps, scatter %g", c.long, c.n, scatter)
 			d := New(config(t))
@@ -115,7 +115,7 @@ func TestFrequentStallsOfBefore(t *testing.T) {
 // by the time that all steps took.
 func TestAlternatingPaceIsASlowdown(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ half, factor, scatter float64 }{{60, 3, 0}, {60, 4, 0}, {60, 2, 0}, {60, 3, 0.02}, {61, 3, 0}, {30, 3, 0}, {45, 3, 0}, {90, 3, 0}} {
+	for _, c := range few([]struct{ half, factor, scatter float64 }{{60, 3, 0}, {60, 4, 0}, {60, 2, 0}, {60, 3, 0.02}, {61, 3, 0}, {30, 3, 0}, {45, 3, 0}, {90, 3, 0}}) {
 		even := jitter(1, c.scatter, 3)
 		j := training{step: func(i int, s float64) float64 {
 			if s >= hours(1) && s < hours(2.5) && math.Mod(s, 2*c.half) < c.half {
@@ -210,13 +210,13 @@ func TestStallsOfALoader(t *testing.T) {
 // What was always there, what comes seldom, and what a mark explains is no stall.
 func TestNoStalls(t *testing.T) {
 	t.Parallel()
-	for name, j := range map[string]training{
+	for name, j := range fewOf(map[string]training{
 		"all along":                    {step: stalled(40, 20, 0)},
 		"an evaluation each 500 steps": {step: stalled(500, 400, hours(1))},
 		"one each twenty minutes":      {step: stalled(1200, 600, hours(1))},
 		"a checkpoint each 100 steps":  {step: stalled(100, 12, 0)},
 		"a log each 50":                {step: stalled(50, 4, hours(1))},
-	} {
+	}) {
 		d := New(config(t))
 		if got := ofPace(j.play(d, hours(6))); len(got) != 0 {
 			t.Errorf("%s: %s\n%s", name, outline(got), got[0].Msg)
