@@ -1,6 +1,7 @@
 package preflight
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,7 @@ func judgeCommand(f facts) Finding {
 	case !rootOf(f.in.Root).live():
 		return byDesign("what the command names is not looked for in a recorded tree")
 	}
-	name := f.job.Argv[0]
+	name := cmp.Or(f.in.Program, f.job.Argv[0])
 	var a advice
 	if why := f.in.CannotStart; why != "" {
 		fix := "check the spelling, or activate the environment that has it (source .venv/bin/activate)"

@@ -24,6 +24,8 @@ func TestH20(t *testing.T) {
 		{"python on Ubuntu", Input{CannotStart: "command not found: python is not on the PATH"}, []string{"python", "train.py"}, Warn, "python is not on the PATH", "python3 in its place"},
 		{"a file", Input{CannotStart: "./run it cannot be executed"}, []string{"./run it"}, Warn, "cannot be executed", "ls -l './run it'"},
 		{"a script that is not there", Input{Slip: "train.py: no such file"}, []string{"python3", "train.py"}, Warn, "train.py: no such file", "it is started in /home/ada"},
+		{"what a script starts", Input{Program: "./run.sh", CannotStart: "./run.sh cannot be executed"}, []string{"trl", "sft"}, Warn, "cannot be executed", "ls -l ./run.sh"},
+		{"a script that starts", Input{Program: "./run.sh"}, []string{"trl", "sft"}, Pass, "./run.sh can be started", ""},
 		{"both", Input{CannotStart: "a", Slip: "b"}, []string{"uv", "run", "train.py"}, Warn, "a; b", "check the spelling"},
 	} {
 		f := facts{in: c.in}

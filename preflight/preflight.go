@@ -145,8 +145,9 @@ type Input struct {
 	// the command is not there, or may not be executed; "" where it can be started, or
 	// nobody looked. Slip is a word of the command that names nothing (job.Job.Slip). A run
 	// tells both by itself and leaves them empty.
-	CannotStart string
-	Slip        string
+	// Program is the word of the command that was looked for: Job may be what a script starts.
+	CannotStart, Program string
+	Slip                 string
 	// Torch is what the command's torch said of the GPU (H19, `--torch`); nil likewise.
 	Torch *TorchAnswer
 }

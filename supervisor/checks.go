@@ -239,7 +239,7 @@ func PreflightAlone(ctx context.Context, o Options, po PreflightOptions) (prefli
 			if in.CannotStart, err = cannotStart(ctx, o); err != nil {
 				return preflight.Report{}, err
 			}
-			in.Slip = in.Job.Slip
+			in.Program, in.Slip = o.Argv[0], in.Job.Slip
 		}
 	}
 	in.SwapBefore = swapBefore

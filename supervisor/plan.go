@@ -255,6 +255,10 @@ func (r *run) planModel(o PlanOptions) (modelsize.Size, string, error) {
 			why = "which model the command trains is not clear: " + u
 		}
 		switch notes := r.job.Notes; {
+		case r.job.Slip != "":
+			why += " (" + r.job.Slip + ")"
+		case r.job.Opaque != "" && r.job.NoInner != "":
+			why += " (" + r.job.Opaque + ", since " + r.job.NoInner + "): plan the training command that it starts"
 		case r.job.Opaque != "":
 			why += " (" + r.job.Opaque + "): plan the training command that it starts"
 		case len(notes) > 0:

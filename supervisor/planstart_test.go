@@ -298,3 +298,31 @@ func TestStartWithTheType(t *testing.T) {
 		t.Errorf("with it: %+v, %v", p.Outcome, err)
 	}
 }
+
+// Where a script does not say what it starts, or is not there, the error says what in it
+// keeps the plan from knowing.
+func TestWhyAScriptIsNotPlanned(t *testing.T) {
+	t.Parallel()
+	o := planDir(t)
+	for name, text := range map[string]string{
+		"variable.sh": "M=some/Thing-8B\ntrl sft --model_name_or_path $M\n",
+		"loop.sh":     "for i in 1 2; do trl sft; done\n",
+		"outer.sh":    "bash done.sh\n",
+		"done.sh":     "trl sft\necho done\n",
+	} {
+		if err := os.WriteFile(filepath.Join(o.Dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for script, want := range map[string]string{
+		"variable.sh": "since its last command has an expansion ($M)",
+		"loop.sh":     "since its last command is not a simple one",
+		"outer.sh":    "since its last command is echo",
+		"nosuch.sh":   "(nosuch.sh: no such file)",
+	} {
+		o.Argv = []string{"bash", script}
+		if _, err := Plan(t.Context(), PlanOptions{Options: o}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", script, err, want)
+		}
+	}
+}

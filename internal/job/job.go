@@ -185,6 +185,9 @@ type Job struct {
 	// the command names it.
 	Inner *Job   `json:"-"`
 	From  string `json:"-"`
+	// NoInner is why the command that a shell script starts is not known: part of a
+	// sentence, "" where it is or nothing more is to be said.
+	NoInner string `json:"-"`
 
 	// Notes are sentences about what was not understood, to be said at the
 	// start and not at the first death. Slip is the one of them about a word of the command

@@ -30,6 +30,8 @@ type command struct {
 
 	prof  *profile
 	style string
+	// noScript says that the script which a shell is to run is not there.
+	noScript string
 	// text is the beginning of the script, file its path on this machine.
 	text, file string
 	decl       map[string]declaration
@@ -83,6 +85,7 @@ func (s *Set) inspect(words []string, a around) *command {
 	c := &command{root: s.root, place: s.places.FindUnder(s.root, words, a.dir, a.env), files: a.files, read: map[string]string{}}
 	c.words, c.args = c.place.Words, min(c.place.Args, len(c.place.Words))
 	if !c.place.Seen() {
+		c.noScript = s.missingScript(c.place, a.env)
 		return c
 	}
 	python := a.interpreter

@@ -7,13 +7,18 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"sparkrun/ladder/trainer/place"
 )
 
 // missing says why the trainer's code could not be read, or what in the command looks
 // like a slip; "" where nothing does.
 func (c *command) missing() string {
 	p := c.place
-	if p.Unsure != "" || p.Opaque != "" || c.text != "" {
+	switch {
+	case c.noScript != "":
+		return c.noScript
+	case p.Unsure != "" || p.Opaque != "" || c.text != "":
 		return ""
 	}
 	if p.Script != "" {
@@ -42,6 +47,32 @@ func (c *command) missing() string {
 		return fmt.Sprintf("%s: no such file (%s on this machine)", p.Script, host)
 	}
 	return c.almost
+}
+
+// missingScript says that the script which a shell is to run is not there. One that is
+// named without a folder may lie on the PATH, where shells look for it as well, and an
+// earlier command of the same line may make it.
+func (s *Set) missingScript(p *place.Place, env map[string]string) string {
+	name := p.ShellFile
+	host, ok := p.HostPath(name)
+	if name == "" || !ok || p.Unsure != "" || p.Container != nil || p.Rewritten(s.places, host, true) != "" {
+		return ""
+	}
+	if _, err := s.root.For(host).Stat(host); !errors.Is(err, fs.ErrNotExist) {
+		return ""
+	}
+	if !strings.Contains(name, "/") {
+		if p.OtherPath {
+			return ""
+		}
+		for _, dir := range filepath.SplitList(p.Surroundings(env)["PATH"]) {
+			file := filepath.Join(dir, name)
+			if _, err := s.root.For(file).Stat(file); err == nil {
+				return ""
+			}
+		}
+	}
+	return name + ": no such file"
 }
 
 // reason is the system's word of an error, without the path.

@@ -13,7 +13,7 @@ import (
 func TestSlipsAreSaid(t *testing.T) {
 	t.Parallel()
 	s := profiles(t)
-	dir := folder(t, map[string]string{"mine.py": "print(1)\n", "locked.py": "print(1)\n"})
+	dir := folder(t, map[string]string{"mine.py": "print(1)\n", "locked.py": "print(1)\n", "bin/there.sh": "true\n"})
 	if err := os.Chmod(filepath.Join(dir, "locked.py"), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -26,6 +26,8 @@ func TestSlipsAreSaid(t *testing.T) {
 		"llamafactory-cli export x":    "no trainer profile fits",
 		"./train.sh":                   "put sparkrun -- inside it",
 		"bash train.sh":                "put sparkrun -- inside it",
+		"bash nosuch.sh":               "nosuch.sh: no such file",
+		"env A=1 sh sub/nosuch.sh x":   "sub/nosuch.sh: no such file",
 		"bash -c python~mine.py|tee~l": "leave that out",
 		"docker run -v " + dir + "/gone:/w -w /w img python mine.py": "is to see as /w, is not there",
 		"docker run -v " + dir + ":/w -w /w img python his.py":       "his.py: no such file",
@@ -36,6 +38,12 @@ func TestSlipsAreSaid(t *testing.T) {
 	}
 	if j := understand(t, s, dir, "python mine.py"); strings.Contains(strings.Join(j.Notes, "\n"), "no such file") {
 		t.Errorf("%q", j.Notes)
+	}
+	// A shell also looks on the PATH, and an earlier command may make the script.
+	for _, argv := range []string{"bash there.sh", "bash mine.py", "bash -c make~gen;bash~nosuch.sh", "docker run img bash nosuch.sh"} {
+		if j := understand(t, s, dir, argv, "PATH=/nowhere:"+dir+"/bin"); j.Slip != "" {
+			t.Errorf("%s: %q", argv, j.Slip)
+		}
 	}
 	if os.Geteuid() != 0 {
 		if j := understand(t, s, dir, "python locked.py"); !strings.Contains(strings.Join(j.Notes, "\n"), "locked.py cannot be read") {

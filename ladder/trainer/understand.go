@@ -82,7 +82,7 @@ func (s *Set) understand(argv []string, dir string, env map[string]string, user 
 	}
 	j.Notes = append(j.Notes, c.remarks(&j)...)
 	if over == nil {
-		j.Inner = s.inner(c, dir, env, user, maxScripts)
+		j.Inner, j.NoInner = s.inner(c, dir, env, user, maxScripts)
 	}
 	return j, nil
 }
@@ -91,12 +91,12 @@ func (s *Set) understand(argv []string, dir string, env map[string]string, user 
 const maxScripts = 4
 
 // inner understands the command that a shell script starts, nil where the command is no
-// script, or one whose text tells too little.
-func (s *Set) inner(c *command, dir string, env map[string]string, user map[string]string, deep int) *job.Job {
+// script, or one whose text tells too little; why says so of what shells can be told apart.
+func (s *Set) inner(c *command, dir string, env map[string]string, user map[string]string, deep int) (in *job.Job, why string) {
 	p := c.place
 	file, ok := p.HostPath(p.ShellFile)
 	if p.ShellFile == "" || !ok || deep == 0 {
-		return nil
+		return nil, ""
 	}
 	head := c.head(file, scriptHead)
 	text := string(head)
@@ -106,18 +106,22 @@ func (s *Set) inner(c *command, dir string, env map[string]string, user map[stri
 	}
 	argv, ok := p.Reading(text)
 	if len(head) == 0 || len(head) == scriptHead || !ok {
-		return nil
+		return nil, ""
 	}
 	j, err := s.understand(argv, dir, env, user, files{})
 	if err != nil || j.Unsure != "" {
-		return nil
+		return nil, ""
 	}
 	if j.Opaque != "" {
 		again := s.inspect(argv, around{dir: dir, env: env})
+		if again.place.ShellFile == "" {
+			_, why, _ = strings.Cut(j.Opaque, " -c is left alone: ")
+			return nil, why
+		}
 		return s.inner(again, dir, env, user, deep-1)
 	}
 	j.From = p.ShellFile
-	return &j
+	return &j, ""
 }
 
 // trainerAt is the index in argv of the trainer's own first word: its script, module
