@@ -10,6 +10,10 @@ import "time"
 // minutes, as long as anything else here takes to be told.
 const leadMost = 10
 
+// doubtFrom is from how many blocks on the baseline knows how they scatter: a doubtful one
+// is learned at once before. (Own choice.)
+const doubtFrom = 15
+
 // judgedBlock is a block that was not slow beyond doubt.
 type judgedBlock struct {
 	k        block
@@ -22,6 +26,17 @@ func (c *course) keep(k *block, from, to time.Time) {
 		c.lead = append(c.lead[:0], c.lead[1:]...)
 	}
 	c.lead = append(c.lead, judgedBlock{*k, from, to})
+}
+
+// doubt takes a block that is neither good nor slow beyond doubt. It is learned when a good
+// one shows that it was scatter, or after so many more of them: a slow state whose first
+// blocks count as scatter would raise the limit as it goes, and hide itself.
+func (d *Detector) doubt(k *block, from time.Time) {
+	c := &d.slow.course
+	if c.doubts = append(c.doubts, judgedBlock{k: *k, from: from}); len(c.doubts) > leadMost {
+		d.learn(&c.doubts[0].k, c.doubts[0].from, false)
+		c.doubts = append(c.doubts[:0], c.doubts[1:]...)
+	}
 }
 
 // takeLead takes the blocks right before the slowdown in that belong to it: those that

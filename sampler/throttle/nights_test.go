@@ -308,3 +308,23 @@ func TestUploadsBehindCheckpointsAreToldOnce(t *testing.T) {
 		}
 	}
 }
+
+// Where long steps scatter, the first blocks of a slow state are within doubt: they are no
+// scatter that would hide the rest of it.
+func TestScatterDoesNotHideASlowState(t *testing.T) {
+	t.Parallel()
+	for _, seed := range few([]uint64{306, 9, 12, 15, 18, 21, 105, 205}) {
+		for _, factor := range []float64{1.5, 1.6} {
+			j := night{step: jitter(60, 0.15, seed), hours: 4, from: hours(2), to: hours(4), factor: factor}
+			late := math.Inf(1)
+			for _, e := range ofPace(j.play(New(config(t)))) {
+				if s := e.T.Sub(t0).Seconds(); e.Kind == event.ThrottleStart && s > j.from {
+					late = min(late, s-j.from)
+				}
+			}
+			if late > 2700 {
+				t.Errorf("seed %d, %g times: told %g s late", seed, factor, late)
+			}
+		}
+	}
+}

@@ -105,8 +105,9 @@ type course struct {
 	latest block
 	blocks int
 
-	// lead are the latest blocks that were not slow beyond doubt.
-	lead []judgedBlock
+	// lead are the latest blocks that were not slow beyond doubt, doubts those since the
+	// latest good one, which are not learned yet.
+	lead, doubts []judgedBlock
 	// edge is a block in which some steps were slow, kept until the next one shows
 	// whether a slow state began in it.
 	edge     *block
@@ -359,7 +360,7 @@ func (d *Detector) closeBlock(out *[]event.Event, s *sample.Sample, r reading) {
 		d.begin(out, s, r, &k, j)
 	default:
 		if c.suspect != nil {
-			d.learn(c.suspect, c.suspectFrom, false) // it was nothing, and shows how blocks scatter
+			d.doubt(c.suspect, c.suspectFrom) // it was nothing, and shows how blocks scatter
 			c.keep(c.suspect, c.suspectFrom, from)
 			c.suspect = nil
 		}
@@ -372,6 +373,14 @@ func (d *Detector) closeBlock(out *[]event.Event, s *sample.Sample, r reading) {
 			c.edge, c.edgeFrom = &k, from
 			return
 		}
+		if j.known && !j.good() && len(c.base.kept) >= doubtFrom {
+			d.doubt(&k, from)
+			return
+		}
+		for i := range c.doubts {
+			d.learn(&c.doubts[i].k, c.doubts[i].from, false)
+		}
+		c.doubts = c.doubts[:0]
 		d.learn(&k, from, true)
 	}
 }
@@ -471,7 +480,7 @@ func (d *Detector) begin(out *[]event.Event, s *sample.Sample, r reading, k *blo
 	if len(early) == 0 {
 		d.takeLead(e, &env, told(k, j))
 	}
-	c.lead = nil
+	c.lead, c.doubts = nil, nil
 	for _, l := range early {
 		if l.from.Before(e.since) {
 			e.since = l.from
