@@ -303,6 +303,22 @@ func TestHeatDoesNotClaimWhatOthersCost(t *testing.T) {
 	}
 }
 
+// Cool zones speak against a hot die also where the die itself is not read for a while.
+func TestCoolZonesEndAHotDie(t *testing.T) {
+	t.Parallel()
+	d := New(config(t))
+	for s := range 27 {
+		x := healthy(float64(s))
+		x.TempC, x.ZoneMaxC = sample.Known(92), sample.Known(88)
+		if s >= 5 && s < 25 {
+			x.TempC, x.ZoneMaxC = sample.Num{}, sample.Known(70)
+		}
+		for _, e := range d.Sample(x) {
+			t.Errorf("%s: %s", e.Label, e.Msg)
+		}
+	}
+}
+
 // A tenth of the time is a tenth, however the sum of it is rounded.
 func TestATenthExplainsNoWedge(t *testing.T) {
 	t.Parallel()

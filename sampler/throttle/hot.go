@@ -103,12 +103,18 @@ const dieReadings = 3
 // than the die, one of the two is wrong.
 func dieAnswer(r reading, cfg Config, on bool) answer {
 	c := cfg.Hot
+	least := float64(c.DieAloneC)
+	if on {
+		least = float64(min(c.DieC, c.DieAloneC))
+	}
 	switch {
+	case !r.temp.OK && r.zone.OK && r.zone.V < min(least-zoneStep, float64(c.ZoneOffC)):
+		return no // it would speak against any die that is hot
 	case !r.temp.OK:
 		return unknown
 	case r.zone.OK && r.zone.V < r.temp.V-zoneStep && r.zone.V < float64(c.ZoneOffC):
 		return no
-	case r.temp.V >= float64(c.DieAloneC), on && r.temp.V >= float64(min(c.DieC, c.DieAloneC)):
+	case r.temp.V >= least:
 		return yes
 	}
 	return no

@@ -134,7 +134,7 @@ func TestNothingStartsFromTheUnknownOrTooEarly(t *testing.T) {
 			case Hot:
 				ok = x.ZoneMaxC.V >= 91 && x.TempC.V >= 85
 				if e.Data["sources"] == hotAlone {
-					ok = before(e.T, cfg.Hot.DieForS, func(x *sample.Sample) bool { return x.TempC.V >= 90 }) && x.TempC.V >= 90 && (!x.ZoneMaxC.OK || x.ZoneMaxC.V >= 87)
+					ok = before(e.T, cfg.Hot.DieForS, func(x *sample.Sample) bool { return x.TempC.V >= 90 || !x.TempC.OK }) && x.TempC.V >= 90 && (!x.ZoneMaxC.OK || x.ZoneMaxC.V >= 87)
 				}
 			}
 			if !ok {
