@@ -391,6 +391,26 @@ func TestWriterForgetsTheOldest(t *testing.T) {
 	}
 }
 
+// A process that is being started holds a copy of the lock for a moment.
+func TestALockOfAMomentIsNoOtherSampler(t *testing.T) {
+	t.Parallel()
+	l := opened(t, filepath.Join(t.TempDir(), "thermal.log"))
+	copied, err := unix.FcntlInt(l.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.file.Close()
+	held := &logFile{path: l.path, header: []byte(head)}
+	if err := held.open(); !errors.Is(err, errLocked) {
+		t.Fatalf("locked by another: %v", err)
+	}
+	time.AfterFunc(lockAgain/4, func() { _ = unix.Close(copied) })
+	if err := held.open(); err != nil {
+		t.Errorf("locked for a moment: %v", err)
+	}
+	held.close(false)
+}
+
 // What cannot be had leaves nothing behind, and what was there as it was.
 func TestOccupyRefuses(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -209,16 +210,28 @@ func isRegular(f *os.File, path string) error {
 	return nil
 }
 
+// lockAgain is longer than a process takes from its fork to its program, also on a busy
+// machine.
+const lockAgain = 200 * time.Millisecond
+
 // lock takes the file for this process until it ends or closes it. A file system that
 // knows no locks gives none to anybody: the pid file has to do there.
+//
+// A refusal is asked about again for lockAgain: between fork and exec a process that is
+// being started has a copy of every open file, with its lock, and a log that is opened anew
+// would look like another sampler's.
 func lock(f *os.File) (bool, error) {
-	for {
+	for until := time.Now().Add(lockAgain); ; {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.EWOULDBLOCK):
-			return false, nil
+			if time.Now().After(until) {
+				return false, nil
+			}
+			time.Sleep(lockAgain / 20)
+			continue
 		case err == nil, errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOLCK):
 			return true, nil
 		}
