@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sparkrun/e2e/fakenvml"
+	"sparkrun/internal/newprog"
 )
 
 // actingThermal are thresholds of seconds, with which a second of thermal bits is worth a
@@ -176,7 +177,7 @@ func fakeSMI(t *testing.T, body string) (env []string, calls func() string) {
 	dir := t.TempDir()
 	log := filepath.Join(dir, "calls")
 	script := "#!/bin/sh\necho \"$*\" >>" + log + "\n" + body + "\n"
-	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(script), 0o755); err != nil {
+	if err := newprog.Write(filepath.Join(dir, "nvidia-smi"), []byte(script)); err != nil {
 		t.Fatal(err)
 	}
 	return []string{"PATH=" + dir + ":" + os.Getenv("PATH")}, func() string {

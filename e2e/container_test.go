@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"sparkrun/internal/newprog"
 	"sparkrun/supervisor/engine/enginetest"
 )
 
@@ -335,7 +336,7 @@ func TestContainerOutOfReach(t *testing.T) {
 	}
 	script := "#!/bin/sh\necho 'Traceback (most recent call last):'\necho '  File \"train.py\", line 3, in <module>'\n" +
 		"echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.'\nexit 1\n"
-	if err := os.WriteFile(filepath.Join(dir, "bin", "docker"), []byte(script), 0o755); err != nil {
+	if err := newprog.Write(filepath.Join(dir, "bin", "docker"), []byte(script)); err != nil {
 		t.Fatal(err)
 	}
 	path := "PATH=" + filepath.Join(dir, "bin") + ":" + os.Getenv("PATH")

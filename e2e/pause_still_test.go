@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sparkrun/e2e/fakenvml"
+	"sparkrun/internal/newprog"
 )
 
 // A copy of this test binary under that name, with the set-uid bit, is a training that
@@ -169,7 +170,7 @@ func TestMaxTempOfAClient(t *testing.T) {
 				h := &hotRun{t: t, root: heatTree(t)}
 				h.zones("78000")
 				fake := fmt.Sprintf("#!/bin/sh\necho $$ >%[1]s/pids\ni=0\nwhile [ ! -e %[1]s/finish ]; do i=$((i+1)); echo step $i loss 2.5; sleep 0.05; done\n", dir)
-				if err := os.WriteFile(filepath.Join(dir, tt.client), []byte(fake), 0o755); err != nil {
+				if err := newprog.Write(filepath.Join(dir, tt.client), []byte(fake)); err != nil {
 					t.Fatal(err)
 				}
 				writeScript(t, dir, "tr.sh", tt.script+"\ntrue\n")

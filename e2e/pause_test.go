@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sparkrun/e2e/fakenvml"
+	"sparkrun/internal/newprog"
 )
 
 // hotRun is a training of two processes on a machine whose temperatures a test sets.
@@ -390,7 +391,7 @@ func TestMaxTempWarns(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range []string{"torchrun", "docker", "accelerate"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\nexit 0\n"), 0o755); err != nil {
+		if err := newprog.Write(filepath.Join(dir, name), []byte("#!/bin/sh\nexit 0\n")); err != nil {
 			t.Fatal(err)
 		}
 	}

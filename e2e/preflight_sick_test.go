@@ -45,7 +45,8 @@ func TestPreflightDeadMount(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			p := startEnv(t, t.TempDir(), c.env, c.args...)
-			got := p.wait(c.limit + 5*time.Second)
+			// The limit is that of a machine at rest; here others are tested beside it.
+			got := p.wait(c.limit + 20*time.Second)
 			if !strings.Contains(fmt.Sprint(c.status), strconv.Itoa(got)) || !strings.Contains(p.err.String(), c.says) {
 				t.Errorf("status %d, want one of %v and %q:\n%s%s", got, c.status, c.says, p.out, p.err)
 			}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"sparkrun/internal/newprog"
 )
 
 // TestUpgradedWhileItRuns: the file of the program is taken away or is another one's before
@@ -29,7 +31,7 @@ func TestUpgradedWhileItRuns(t *testing.T) {
 			if out, err := exec.Command("cp", filepath.Join(bin, "sparkrun"), program).CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			if err := os.WriteFile(other, []byte("#!/bin/sh\nexit 9\n"), 0o755); err != nil {
+			if err := newprog.Write(other, []byte("#!/bin/sh\nexit 9\n")); err != nil {
 				t.Fatal(err)
 			}
 			script := "import os\nif os.environ[\"SPARKRUN_ATTEMPT\"] == \"1\":\n    " + change + "\n" + constantsScript

@@ -13,6 +13,7 @@ import (
 	"github.com/creack/pty"
 
 	"sparkrun/e2e/fakenvml"
+	"sparkrun/internal/newprog"
 )
 
 // bars draws a progress bar of ten steps, whose last drawing has no end.
@@ -112,7 +113,7 @@ func TestWatchdogZombie(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o755); err != nil {
+		if err := newprog.Write(filepath.Join(dir, name), data); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sparkrun/internal/job"
+	"sparkrun/internal/newprog"
 	"sparkrun/internal/sample"
 )
 
@@ -213,7 +214,7 @@ func TestWrapperScriptIsAskedOnce(t *testing.T) {
 	count := filepath.Join(dir, "count")
 	interp := filepath.Join(dir, "python3")
 	script := "#!/bin/sh\necho x >>" + count + "\necho hello from the wrapper\nPYTHONPATH=" + dir + "/lib exec " + python + " \"$@\"\n"
-	if err := os.WriteFile(interp, []byte(script), 0o755); err != nil {
+	if err := newprog.Write(interp, []byte(script)); err != nil {
 		t.Fatal(err)
 	}
 	f := find(t, Run(t.Context(), Input{Getenv: env(), Device: gb10, Limit: 20 * time.Second, Job: &job.Job{Dir: dir, Interpreter: interp}}), "G1")
@@ -232,7 +233,7 @@ func TestHangingWrapperCostsOneLimit(t *testing.T) {
 	dir := t.TempDir()
 	interp, pidFile := filepath.Join(dir, "python3"), filepath.Join(dir, "pid")
 	script := "#!/bin/sh\nsleep 300 &\necho $! >" + pidFile + "\nwait\n"
-	if err := os.WriteFile(interp, []byte(script), 0o755); err != nil {
+	if err := newprog.Write(interp, []byte(script)); err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"sparkrun/internal/job"
+	"sparkrun/internal/newprog"
 )
 
 // torchLayer is an image's layer with a Python and a torch as NGC images lay them out.
@@ -412,7 +413,7 @@ func BenchmarkReadPython(b *testing.B) {
 		_ = os.MkdirAll(filepath.Dir(path), 0o755)
 		if to, ok := strings.CutPrefix(text, "-> "); ok {
 			_ = os.Symlink(to, path)
-		} else if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		} else if err := newprog.Write(path, []byte(text)); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"sparkrun/internal/deadmount"
 	"sparkrun/internal/job"
 	"sparkrun/internal/modelsize"
+	"sparkrun/internal/newprog"
 	"sparkrun/internal/sample"
 )
 
@@ -121,7 +122,7 @@ func TestInterpreterIsAskedBesideTheDriver(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	interp := filepath.Join(dir, "python3")
-	if err := os.WriteFile(interp, []byte("#!/bin/sh\nexec sleep 300\n"), 0o755); err != nil {
+	if err := newprog.Write(interp, []byte("#!/bin/sh\nexec sleep 300\n")); err != nil {
 		t.Fatal(err)
 	}
 	hangs := func(ctx context.Context) (sample.Device, sample.GPU, error) {

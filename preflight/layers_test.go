@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"sparkrun/internal/newprog"
 )
 
 // layer writes the files of one layer; a value that starts with "-> " is a link, "dev" a
@@ -32,7 +34,7 @@ func layer(t *testing.T, files map[string]string) string {
 		case len(text) > 3 && text[:3] == "-> ":
 			err = os.Symlink(text[3:], path)
 		default:
-			err = os.WriteFile(path, []byte(text), 0o755)
+			err = newprog.Write(path, []byte(text))
 		}
 		if err != nil {
 			t.Fatal(err)

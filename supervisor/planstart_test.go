@@ -12,6 +12,7 @@ import (
 
 	"sparkrun/internal/job"
 	"sparkrun/internal/modelsize"
+	"sparkrun/internal/newprog"
 	"sparkrun/preflight"
 	"sparkrun/preflight/headroom"
 )
@@ -151,7 +152,7 @@ func TestWhatAScriptStartsIsPlanned(t *testing.T) {
 		"code.sh":  "#!/bin/sh\npython3 train.py\n",
 		"train.py": "from trl import SFTConfig, SFTTrainer\nfrom peft import LoraConfig\nargs = SFTConfig(output_dir='o', per_device_train_batch_size=4, gradient_accumulation_steps=2, max_length=8192)\nSFTTrainer(model='some/Thing-8B', args=args, peft_config=LoraConfig(r=8)).train()\n",
 	} {
-		if err := os.WriteFile(filepath.Join(o.Dir, name), []byte(text), 0o755); err != nil {
+		if err := newprog.Write(filepath.Join(o.Dir, name), []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -214,7 +215,7 @@ func TestWhatAScriptStartsIsPlanned(t *testing.T) {
 		}
 	}
 	o.Argv = []string{"bash", "loop.sh"}
-	if err := os.WriteFile(filepath.Join(o.Dir, "loop.sh"), []byte("#!/bin/sh\nfor i in 1 2; do llamafactory-cli train sft.yaml; done\n"), 0o755); err != nil {
+	if err := newprog.Write(filepath.Join(o.Dir, "loop.sh"), []byte("#!/bin/sh\nfor i in 1 2; do llamafactory-cli train sft.yaml; done\n")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Plan(t.Context(), PlanOptions{Options: o, Budget: 115e9}); err == nil || !strings.Contains(err.Error(), "plan the training command that it starts") {
@@ -281,7 +282,7 @@ func TestStartWithTheType(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		if err := newprog.Write(path, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}

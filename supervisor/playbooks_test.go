@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"sparkrun/internal/newprog"
 	"sparkrun/preflight"
 )
 
@@ -205,7 +206,7 @@ func TestRefreshPlaybooksBeside(t *testing.T) {
 	self := func(script string) (o Options, log string) {
 		env, _ := fakeGH(t, "exit 0")
 		exe := filepath.Join(t.TempDir(), "self")
-		if err := os.WriteFile(exe, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+		if err := newprog.Write(exe, []byte("#!/bin/sh\n"+script)); err != nil {
 			t.Fatal(err)
 		}
 		return Options{Env: env, Exe: exe}, strings.TrimPrefix(env[2], "GH_LOG=")

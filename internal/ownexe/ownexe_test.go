@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sparkrun/internal/newprog"
 )
 
 // With this in its environment the test binary prints what it would start: first as it is,
@@ -106,7 +108,7 @@ func TestTheProgramThatRuns(t *testing.T) {
 }
 
 func replace(path, text string) error {
-	if err := os.WriteFile(path+"-new", []byte(text), 0o755); err != nil {
+	if err := newprog.Write(path+"-new", []byte(text)); err != nil {
 		return err
 	}
 	return os.Rename(path+"-new", path)

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sparkrun/internal/newprog"
 )
 
 // blocked starts a process that waits in its end of a socket pair, and returns the other.
@@ -202,7 +204,7 @@ func TestZombies(t *testing.T) {
 		t.Cleanup(func() { os.RemoveAll(dir) })
 		b, err := os.ReadFile(os.Args[0])
 		if err == nil {
-			err = errors.Join(os.Chmod(dir, 0o755), os.WriteFile(filepath.Join(dir, "test"), b, 0o755))
+			err = errors.Join(os.Chmod(dir, 0o755), newprog.Write(filepath.Join(dir, "test"), b))
 		}
 		if err != nil {
 			t.Fatal(err)

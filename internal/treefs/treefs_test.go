@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"sparkrun/internal/newprog"
 )
 
 // tree makes files under a new folder; a text that starts with "-> " is a link.
@@ -22,7 +24,7 @@ func tree(t *testing.T, files map[string]string) Root {
 		case len(text) > 3 && text[:3] == "-> ":
 			err = os.Symlink(text[3:], path)
 		case text == "program":
-			err = os.WriteFile(path, []byte(text), 0o755)
+			err = newprog.Write(path, []byte(text))
 		default:
 			err = os.WriteFile(path, []byte(text), 0o644)
 		}

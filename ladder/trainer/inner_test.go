@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"sparkrun/internal/job"
+	"sparkrun/internal/newprog"
 )
 
 // A shell script that says plainly what it starts is read for the checks, in the
@@ -40,7 +41,7 @@ func TestWhatAShellScriptStarts(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		if err := newprog.Write(path, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"sparkrun/internal/job"
+	"sparkrun/internal/newprog"
 )
 
 // The config file is found wherever it stands among the options, and where none is
@@ -220,7 +221,7 @@ func TestResumeOfTRL(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, text := range map[string]string{"python": "\x7fELF", "trl": "#!" + bin + "/python\n"} {
-			if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o755); err != nil { //nolint:gosec // a program of the test
+			if err := newprog.Write(filepath.Join(bin, name), []byte(text)); err != nil { //nolint:gosec // a program of the test
 				t.Fatal(err)
 			}
 		}

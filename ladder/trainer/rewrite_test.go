@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"sparkrun/internal/job"
+	"sparkrun/internal/newprog"
 )
 
 // folder makes a working folder with the files of a case in it.
@@ -21,7 +22,7 @@ func folder(t *testing.T, files map[string]string) string {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		if err := newprog.Write(path, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"sparkrun/internal/job"
+	"sparkrun/internal/newprog"
 )
 
 // nanoGPT's accumulation counts for all processes: each has its share, and what is
@@ -180,7 +181,7 @@ func TestEnvironmentFromTheConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{"python": "\x7fELF", "trl": "#!" + python + "/python\n"} {
-		if err := os.WriteFile(filepath.Join(python, name), []byte(text), 0o755); err != nil { //nolint:gosec // a program of the test
+		if err := newprog.Write(filepath.Join(python, name), []byte(text)); err != nil { //nolint:gosec // a program of the test
 			t.Fatal(err)
 		}
 	}

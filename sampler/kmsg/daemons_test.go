@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sparkrun/internal/clock"
+	"sparkrun/internal/newprog"
 	"sparkrun/internal/sample"
 )
 
@@ -316,7 +317,7 @@ func TestAJournalThatMayNotBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	prog := filepath.Join(dir, "test")
-	if err := os.WriteFile(prog, exe, 0o755); err != nil {
+	if err := newprog.Write(prog, exe); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(prog, "-test.run=^TestAJournalThatMayNotBeRead$")

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sparkrun/internal/clock"
+	"sparkrun/internal/newprog"
 	"sparkrun/internal/sample"
 )
 
@@ -119,7 +120,7 @@ func TestTheKernelLogFromNowOn(t *testing.T) {
 func script(t *testing.T, body string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "journalctl")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+body), 0o755); err != nil {
+	if err := newprog.Write(path, []byte("#!/bin/sh\n"+body)); err != nil {
 		t.Fatal(err)
 	}
 	return path

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sparkrun/internal/newprog"
 	"sparkrun/internal/proctree"
 	"sparkrun/internal/sample"
 	"sparkrun/sampler/nvml"
@@ -41,7 +42,7 @@ case "$*" in
 *) echo "Invalid combination of input arguments."; exit 1 ;;
 esac
 `, calls, dir, loop, device, apps)
-	if err := os.WriteFile(exe, []byte(script), 0o700); err != nil {
+	if err := newprog.Write(exe, []byte(script)); err != nil {
 		t.Fatal(err)
 	}
 	return exe, calls

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sparkrun/internal/newprog"
 	"sparkrun/internal/proctree"
 )
 
@@ -107,7 +108,7 @@ func TestAPauseIsWholeOrNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "program")
-	if err := os.WriteFile(path, program, 0o755); err != nil {
+	if err := newprog.Write(path, program); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chmod(path, 0o755|os.ModeSetuid); err != nil {
@@ -115,7 +116,7 @@ func TestAPauseIsWholeOrNone(t *testing.T) {
 	}
 	// Without the bit, for those that are to stay another user's.
 	plain := filepath.Join(dir, "plain")
-	if err := os.WriteFile(plain, program, 0o755); err != nil {
+	if err := newprog.Write(plain, program); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chmod(dir, 0o777); err != nil {

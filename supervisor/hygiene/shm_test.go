@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sparkrun/internal/newprog"
 )
 
 // TestShmOfTheAttemptGoes: one file of each library, made during the attempt and
@@ -267,7 +269,7 @@ func TestShmAcrossUsers(t *testing.T) {
 	exe := filepath.Join(root, "hygiene.test")
 	b, err := os.ReadFile(os.Args[0])
 	if err == nil {
-		err = os.WriteFile(exe, b, 0o755)
+		err = newprog.Write(exe, b)
 	}
 	if err == nil {
 		err = os.Chmod(exe, 0o755)

@@ -17,6 +17,7 @@ import (
 
 	"sparkrun/internal/clock"
 	"sparkrun/internal/event"
+	"sparkrun/internal/newprog"
 	"sparkrun/internal/sample"
 	"sparkrun/ladder/oom"
 	"sparkrun/supervisor/runlog"
@@ -576,7 +577,7 @@ func asNobody(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	exe := filepath.Join(dir, "test")
-	if err := os.WriteFile(exe, b, 0o755); err != nil {
+	if err := newprog.Write(exe, b); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(os.Chmod(exe, 0o755), os.Chmod(dir, 0o777)); err != nil {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sparkrun/internal/job"
+	"sparkrun/internal/newprog"
 )
 
 // look is a script without any library: what it can see of its own process.
@@ -410,7 +411,7 @@ func TestARecordThatCannotBeWritten(t *testing.T) {
 			// Python ignores SIGXFSZ, so a write over the limit fails as one to a full
 			// disk does; only the shim writes here.
 			a.python = filepath.Join(t.TempDir(), "python")
-			if err := os.WriteFile(a.python, []byte("#!/bin/sh\nulimit -f 0\nexec python3 \"$@\"\n"), 0o755); err != nil {
+			if err := newprog.Write(a.python, []byte("#!/bin/sh\nulimit -f 0\nexec python3 \"$@\"\n")); err != nil {
 				t.Fatal(err)
 			}
 		}},
