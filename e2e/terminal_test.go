@@ -195,15 +195,30 @@ func TestTerminalSuspend(t *testing.T) {
 	run := filepath.Join(dir, "sparkrun-runs", "latest")
 	until(t, "child up", fileHas(filepath.Join(run, "attempts/1/output.log"), "up"))
 	until(t, "state running", fileHas(filepath.Join(run, "run.json"), `"state": "running"`))
+	pid := int(readJSON(t, filepath.Join(run, "run.json"))["supervisor_pid"].(float64))
+	// A key that meets a start half-way is a test of its own.
+	alone := 0
+	until(t, "nothing more is being started", func() bool {
+		if alone++; groupOf(pid) > 1 {
+			alone = 0
+		}
+		return alone > 20
+	})
 	p.keys("C-z")
 	p.shows("Stopped")
 	p.command("fg")
-	pid := int(readJSON(t, filepath.Join(run, "run.json"))["supervisor_pid"].(float64))
 	until(t, "the terminal is given back to the run", func() bool { return ownsTerminal(pid) })
 	p.keys("C-c")
 	p.until("the end", func(s string) bool { return strings.Contains(s, "stopped by SIGINT after 1 attempt") })
 	p.command("stty -a > after; cmp before after && echo restored'' fine")
 	p.shows("restored fine")
+}
+
+// groupOf counts the processes in the group of one.
+func groupOf(pid int) int {
+	out, _ := exec.Command("pgrep", "-c", "-g", strconv.Itoa(pid)).Output()
+	n, _ := strconv.Atoi(strings.TrimSpace(string(out)))
+	return n
 }
 
 // ownsTerminal says whether a process runs, in the foreground of its terminal.

@@ -647,7 +647,7 @@ func (r *run) onSignal(ctx context.Context, s os.Signal) {
 		// Stop only ourselves, with the terminal as it was; the child goes on
 		// under its holder.
 		r.term.restore()
-		_ = unix.Kill(unix.Getpid(), unix.SIGSTOP)
+		suspend()
 	case unix.SIGINT, unix.SIGTERM, unix.SIGQUIT:
 		r.askStop(ctx, unix.SignalName(s.(syscall.Signal)))
 	}
